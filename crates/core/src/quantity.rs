@@ -3,6 +3,8 @@
 //! The largest intermediate value is `t * ra` of the accrual: 2.6e14 ms times 1e18 millitokens is
 //! 2.6e32, far inside the 1.7e38 of an `i128`.
 
+use chrono::{DateTime, SecondsFormat};
+
 /// A number outside the range that its type states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value} is out of range: it must lie between {min} and {max}")]
@@ -166,6 +168,14 @@ impl EpochMillis {
     pub const fn get(self) -> i64 {
         self.0
     }
+
+    /// The instant as people read it, like `2026-01-28T14:00:00.123Z`.
+    #[must_use]
+    pub fn rfc3339(self) -> String {
+        // Every instant of the range has a date, so the default is never taken.
+        let at = DateTime::from_timestamp_millis(self.0).unwrap_or_default();
+        at.to_rfc3339_opts(SecondsFormat::Millis, true)
+    }
 }
 
 impl std::fmt::Display for EpochMillis {
@@ -195,6 +205,8 @@ mod tests {
         assert!(EpochMillis::new(-1).is_err());
         assert_eq!(EpochMillis::new(253_402_300_799_999), Ok(EpochMillis::MAX));
         assert!(EpochMillis::new(253_402_300_800_000).is_err());
+        assert_eq!(EpochMillis::MIN.rfc3339(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(EpochMillis::MAX.rfc3339(), "9999-12-31T23:59:59.999Z");
     }
 
     #[test]

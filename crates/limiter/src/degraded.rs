@@ -63,8 +63,23 @@ impl std::fmt::Display for Degraded {
         match &self.cause {
             Cause::Unanswered(error) => write!(f, "granted without the store: {error}"),
             Cause::NotAsked { since } => {
+                let since = since.rfc3339();
                 write!(f, "granted without the store, which has been unavailable since {since}")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_since_when_in_words_that_people_read() {
+        let since = EpochMillis::new(1_769_608_800_123).unwrap();
+        let degraded = Degraded { policy: OnUnavailable::Allow, cause: Cause::NotAsked { since } };
+        let text = "granted without the store, which has been unavailable since \
+            2026-01-28T14:00:00.123Z";
+        assert_eq!(degraded.to_string(), text);
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use sluicegate_core::{AlertSettings, OutboxEntry, OutboxState};
 
@@ -70,7 +69,6 @@ impl Entry {
             OutboxState::Sent => ("sent", None),
             OutboxState::Failed => ("failed", None),
         };
-        let time = DateTime::from_timestamp_millis(entry.at.get()).unwrap_or_default();
         Self {
             id: alert.id().to_string(),
             state,
@@ -82,7 +80,7 @@ impl Entry {
             threshold: alert.threshold.show(&alert.limit).to_string(),
             sum_milli: alert.sum_milli,
             amount_milli: alert.amount.map(|amount| amount.get()),
-            time: time.to_rfc3339_opts(SecondsFormat::Millis, true),
+            time: entry.at.rfc3339(),
             attempts,
             reason: entry.reason.clone(),
         }

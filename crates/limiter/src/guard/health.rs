@@ -14,7 +14,7 @@ const ROUNDS_UNHEARD: u32 = 20;
 
 /// The store is unavailable and was not asked.
 #[derive(Debug, thiserror::Error)]
-#[error("unavailable since {since}: not asked until it answers a probe")]
+#[error("unavailable since {}: not asked until it answers a probe", since.rfc3339())]
 pub(crate) struct NotAsked {
     pub(super) since: EpochMillis,
 }
