@@ -80,80 +80,80 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })?;
     stages.run("schedules", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-core", "--test", "simulation", "schedules"]);
+        cargo.args(["--test", "simulation", "schedules"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.schedules);
         process::run(&mut cargo)
     })?;
     stages.run("fuzz", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-server", "--test", "fuzz", "--", "--nocapture"]);
+        cargo.args(["--test", "fuzz", "--", "--nocapture"]);
         cargo.env("SLUICEGATE_FUZZ_SECONDS", args.fuzz_seconds.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("followed", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "followed"]);
+        cargo.args(["--test", "limiter", "followed"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.histories);
         process::run(&mut cargo)
     })?;
     stages.run("metering", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "metering"]);
+        cargo.args(["--test", "limiter", "metering"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_OPERATIONS", args.operations.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("exactness", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "e2e", "exactness"]);
+        cargo.args(["--test", "e2e", "exactness"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.seeds);
         cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("sharded", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "e2e", "sharded::peer"]);
+        cargo.args(["--test", "e2e", "sharded::peer"]);
         cargo.args(["--", "--nocapture", "--include-ignored"]);
         cargo.env("SLUICEGATE_TEST_REQUESTS", args.requests.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("chaos", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-processor", "--test", "chaos"]);
+        cargo.args(["--test", "chaos"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_RECORDS", args.chaos_records.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("kills", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-cli", "--test", "local", "killed"]);
+        cargo.args(["--test", "local", "killed"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_KILLS", args.kills.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("migrate", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-cli", "--test", "commands", "migrated"]);
+        cargo.args(["--test", "commands", "migrated"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_BUCKETS", args.buckets.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("rate", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-cli", "--test", "local", "rate"]);
+        cargo.args(["--test", "local", "rate"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_ACQUIRES", args.acquires.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("replay", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-cli", "--test", "replay", "linear"]);
+        cargo.args(["--test", "replay", "linear"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_REPLAY_RECORDS", args.replay_records.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("moto", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "--"]).args(ON_MOTO);
+        cargo.args(["--test", "limiter", "--"]).args(ON_MOTO);
         cargo.env("SLUICEGATE_TEST_ENGINES", "moto");
         process::run(&mut cargo)
     })?;
@@ -165,14 +165,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })?;
     stages.run("rush", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "rush"]);
+        cargo.args(["--test", "limiter", "rush"]);
         cargo.args(["--", "--nocapture", "--include-ignored"]);
         cargo.env("SLUICEGATE_TEST_RUNS", args.runs.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("leases", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased"]);
+        cargo.args(["--test", "limiter", "leased"]);
         cargo.args(["--", "--nocapture", "--include-ignored"]);
         cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
         process::run(&mut cargo)
@@ -180,7 +180,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // Run alone on the machine: they must keep a pace.
     stages.run("writes", || {
         let mut cargo = optimised();
-        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased::served"]);
+        cargo.args(["--test", "limiter", "leased::served"]);
         cargo.args(["--", "--nocapture", "--test-threads", "1"]);
         cargo.env("SLUICEGATE_TEST_WRITES_SECONDS", args.write_seconds.to_string());
         cargo.env("SLUICEGATE_TEST_WRITES_KEYS", args.write_keys.to_string());
@@ -193,7 +193,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// `cargo test` in a build of its own: hours of SQLite and JSON justify that, but not fat LTO.
 fn optimised() -> Command {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--locked"]);
+    // One selection of packages for all stages: each other one would compile the SDKs anew.
+    cargo.args(["test", "--locked", "--workspace"]);
     for (name, value) in [("OPT_LEVEL", "2"), ("DEBUG_ASSERTIONS", "true")] {
         cargo.env(format!("CARGO_PROFILE_DEV_{name}"), value);
     }
