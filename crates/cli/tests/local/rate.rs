@@ -1,6 +1,6 @@
 //! A run of acquires is counted completely. In a soak, which makes `SLUICEGATE_TEST_ACQUIRES` of
-//! them, the last writes also cost no more processor time than the first: other programs do not
-//! change that.
+//! them, the last writes also cost about the processor time of the first. Other programs on the
+//! machine change that time by up to a half, a cost that grows with the records by far more.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ async fn a_run_is_counted_whole_and_a_long_one_does_not_get_slower() {
     if acquires >= 10 * STRETCH {
         let last = middle(&costs[costs.len() - STRETCHES..]);
         let first = middle(&costs[..STRETCHES]);
-        assert!(last * 4 <= first * 5, "{first} ticks at first, {last} at last");
+        assert!(last <= first * 2, "{first} ticks at first, {last} at last");
     }
 }
 
