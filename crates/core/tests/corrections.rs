@@ -11,7 +11,7 @@ mod lone;
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Action, Amounts, Answer, CompositeBucket, Condition, Configuration, ContentionEstimate,
+    Action, Amounts, Answer, CompositeBucket, Condition, Configuration, ContentionEstimate, Known,
     LimitBalance, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash,
     WritePath, extend,
 };
@@ -324,4 +324,61 @@ fn a_write_of_others_does_not_keep_a_refused_request_from_bringing_its_limits() 
     let refused = process.finish(&mut item, at(T0));
     assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
     assert_eq!(item.unwrap().limits[&name("rpm")].rule, rule(90_000, 90_000, 60_000));
+}
+
+/// An item that remembers these ids.
+fn remembering(ids: [u64; 4]) -> CompositeBucket {
+    CompositeBucket { request_ids: ids.map(id).into(), ..item(5_000) }
+}
+
+/// The refund took effect and its answer was lost. Four other writes came, and the process saw them
+/// elsewhere before it knew of the loss: the refund must not be made again.
+#[test]
+fn ids_that_came_after_a_lost_refund_are_no_evidence_against_it() {
+    let before = remembering([11, 12, 13, 14]);
+    let mut process = seeing(&before);
+    process.queue.enter(corrects(1, &[("rpm", -3_000)], T0), (), at(T0));
+    let Step::Writes(plan) = process.step(Some(&before), at(T0)) else { panic!("a write") };
+    assert!(plan.apply(Some(&before)).unwrap().request_ids.contains(&id(1)));
+    let after = remembering([21, 22, 23, 24]);
+    let (image, as_of) = (Some(Arc::new(after.clone())), at(T0 + 1));
+    process.queue.learn_if_newer(0, &Known { image, as_of, is_authoritative: true });
+    process.queue.answered(Answer::Lost, at(T0 + 2));
+    let step = process.step(Some(&after), at(T0 + 3));
+    assert_eq!(step, Step::Ends(Outcome::Ambiguous));
+}
+
+/// The answer to a refund was lost, another writer came before its repetition, and then the table
+/// could not be used any more, or stayed busy: the refund may have been made.
+#[test]
+fn a_refund_that_an_earlier_write_carried_stays_in_doubt() {
+    let item = remembering([11, 12, 13, 14]);
+    for last in [Answer::Unusable, Answer::Busy] {
+        let mut process = seeing(&item);
+        process.queue.enter(corrects(1, &[("rpm", -3_000)], T0), (), at(T0));
+        let Step::Writes(_) = process.step(Some(&item), at(T0)) else { panic!("a write") };
+        process.queue.answered(Answer::Lost, at(T0));
+        let Step::Writes(_) = process.step(Some(&item), at(T0)) else { panic!("a repetition") };
+        process.refused(Some(&item), at(T0));
+        // Its own id may come with the lost write, so further writes have another.
+        let outcome = loop {
+            match process.queue.next(at(T0), &mut || id(99)) {
+                Action::Write(_) => process.queue.answered(last.clone(), at(T0)),
+                Action::Read(_) => {
+                    let image = Some(Arc::new(item.clone()));
+                    process.queue.answered(Answer::Read(vec![image]), at(T0));
+                }
+                Action::Pause { .. } => {}
+                Action::Idle => panic!("it waits for nothing"),
+            }
+            if let Some(((), outcome)) = process.queue.take_resolved().pop() {
+                break outcome;
+            }
+        };
+        let is_in_doubt = match outcome {
+            Outcome::Failed { is_in_doubt } | Outcome::Contended { is_in_doubt } => is_in_doubt,
+            other => panic!("{other:?}"),
+        };
+        assert!(is_in_doubt, "{last:?}");
+    }
 }

@@ -85,7 +85,7 @@ impl Update {
         sets
     }
 
-    /// Sets the condition that an entry is open and that so many of its limits are counted.
+    /// Sets the condition that an entry is open and that exactly `counted` of its limits are counted.
     fn require_open(&mut self, counted: usize) {
         let state = self.term(keys::STATE, " = ", text(keys::OPEN));
         let limits = if counted == 0 {

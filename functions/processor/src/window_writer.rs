@@ -61,7 +61,7 @@ pub(crate) struct WindowResult {
 }
 
 /// A write that was sent. If its reply is lost and the next condition fails with a watermark of
-/// `last`, this write was done.
+/// `last`, this write was done, or another delivery wrote the same records: they are counted.
 struct SentWrite {
     last: SequenceNumber,
     /// False if it puts records into quarantine instead.
@@ -93,10 +93,9 @@ impl WindowWriter<'_> {
                     result.item = item.or(result.item);
                     match lost_reply.take() {
                         Some(write) if write.last == found => result.add(write),
-                        // Another delivery did the records between the watermark known so far and
-                        // the one found. What this invocation wrote is at or below the former, except
-                        // a lost write that another delivery then passed: its records are reported
-                        // as duplicates here.
+                        // Another delivery did the records above `watermark`, up to `found`. They may
+                        // include a write of ours whose reply was lost. Nobody can tell which of them,
+                        // so all are reported as duplicates.
                         _ => result.duplicates.extend(
                             self.number_done_at(watermark.as_ref())
                                 ..self.number_done_at(Some(&found)),

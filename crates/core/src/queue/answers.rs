@@ -58,7 +58,7 @@ impl<W> WriteQueue<W> {
             Answer::ConditionFailed(found) => self.condition_failed(found, now),
             Answer::Busy => {
                 self.must_pause = true;
-                if self.shared.as_ref().is_some_and(|shared| !shared.is_in_doubt())
+                if self.shared.as_ref().is_some_and(|shared| !shared.is_in_doubt)
                     && let Some(shared) = self.shared.take()
                 {
                     self.requeue(shared.members);
@@ -72,16 +72,16 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(shared) = self.shared.take() else { return };
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
-        self.learn_written(&shared.write, images, shared.is_unseen, now);
-        if let Some(ids_before_loss) = &shared.ids_before_loss {
+        self.learn_written(&shared.write, images, shared.may_be_outdated, now);
+        if shared.is_in_doubt {
             let image = self.buckets[0].image();
-            let is_ambiguous = may_be_forgotten(ids_before_loss, image, &shared.id);
+            let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once four other writes have
             // pushed its id out of the item.
             let refunds = shared
                 .members
                 .iter()
-                .any(|member| member.returns_tokens() && !member.may_be_refused());
+                .any(|member| member.returns_tokens() && !member.asks_for_tokens());
             self.counts.ambiguous += u32::from(is_ambiguous || refunds);
         }
         self.end_unacked();
@@ -101,7 +101,7 @@ impl<W> WriteQueue<W> {
         &mut self,
         write: &Write,
         images: Vec<BucketImage>,
-        is_unseen: [bool; BUCKETS_MAX],
+        may_be_outdated: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) {
         for ((index, plan), image) in write.plans.iter().zip(images) {
@@ -109,7 +109,7 @@ impl<W> WriteQueue<W> {
             let is_ahead = before.as_ref().is_some_and(|before| is_clock_ahead(before, now));
             let is_claim = plan.path == WritePath::Normal;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
-            if let Some(after) = image.as_deref().filter(|_| is_unseen[*index]) {
+            if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
                 // A claim succeeds only on the refill time of `before`: no other process claimed.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe(*index, found, now);
@@ -125,7 +125,7 @@ impl<W> WriteQueue<W> {
         for ((index, _), image) in shared.write.plans.iter().zip(found) {
             let Some(image) = image else { continue };
             let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&shared.id));
-            if shared.is_unseen[*index] && !is_own {
+            if shared.may_be_outdated[*index] && !is_own {
                 self.observe(*index, image.as_deref(), now);
             }
             // The requests of the write entered before it was sent.
@@ -137,7 +137,8 @@ impl<W> WriteQueue<W> {
         if let Some(mut shared) = self.shared.take() {
             self.outruns_in_a_row += 1;
             self.requests_max =
-                (shared.members.iter().filter(|member| member.may_be_refused()).count() / 2).max(1);
+                (shared.members.iter().filter(|member| member.asks_for_tokens()).count() / 2)
+                    .max(1);
             shared.members.iter_mut().for_each(|member| member.was_outrun = true);
             self.add_if_unacked(&shared);
             self.requeue(shared.members);
@@ -170,10 +171,8 @@ impl<W> WriteQueue<W> {
     }
 
     fn lost(&mut self) {
-        let remembered = || self.buckets[0].image().map(|image| image.request_ids.clone());
-        let remembered = remembered().unwrap_or_default();
         if let Some(shared) = &mut self.shared {
-            shared.ids_before_loss.get_or_insert(remembered);
+            shared.is_in_doubt = true;
         }
         // The lost write may have changed the bucket, and time has passed: no earlier answer may
         // refuse.
@@ -245,7 +244,8 @@ impl<W> WriteQueue<W> {
             if member.attempts < member.attempts_max() {
                 self.waiting.push(member);
             } else {
-                self.resolve(member, Outcome::Contended);
+                let is_in_doubt = self.is_unacked(&member.request.id);
+                self.resolve(member, Outcome::Contended { is_in_doubt });
             }
         }
         self.waiting.extend(later);
@@ -255,7 +255,6 @@ impl<W> WriteQueue<W> {
 
     fn fail_write(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        let is_in_doubt = shared.is_in_doubt();
         self.add_if_unacked(&shared);
         let (back, failed): (Vec<_>, Vec<_>) = shared
             .members
@@ -263,6 +262,8 @@ impl<W> WriteQueue<W> {
             .partition(|member| member.request.purpose == Purpose::GiveBack);
         self.requeue(back);
         for member in failed {
+            // By this write, or by an earlier one.
+            let is_in_doubt = self.is_unacked(&member.request.id);
             self.resolve(member, Outcome::Failed { is_in_doubt });
         }
     }
@@ -273,7 +274,7 @@ impl<W> WriteQueue<W> {
                 self.waiting.push(member);
                 continue;
             }
-            let is_in_doubt = self.unacked.iter().any(|write| write.has(&member.request.id));
+            let is_in_doubt = self.is_unacked(&member.request.id);
             self.resolve(member, Outcome::Failed { is_in_doubt });
         }
     }

@@ -35,8 +35,8 @@ impl<W> WriteQueue<W> {
             && !self.settings.is_transactional
             && let Some(mut shared) = self.shared.take()
         {
-            shared.is_unseen = self.is_unseen(&shared.members);
-            let plans = self.plans(&shared.draft, &shared.id, shared.is_unseen, now);
+            shared.may_be_outdated = self.may_be_outdated(&shared.members);
+            let plans = self.plans(&shared.draft, &shared.id, shared.may_be_outdated, now);
             shared.generation += 1;
             let id = Some((shared.id.clone(), shared.generation));
             shared.write = Arc::new(Write { plans, id });
@@ -64,7 +64,8 @@ impl<W> WriteQueue<W> {
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
-            if member.may_be_refused() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
+            if member.asks_for_tokens() && self.outruns_in_a_row > 0 && taking >= self.requests_max
+            {
                 // A write that needs the whole balance loses to any write that takes part of it.
                 member.passed_over_at = None;
                 self.waiting.push(member);
@@ -72,7 +73,7 @@ impl<W> WriteQueue<W> {
             }
             match self.place(&mut draft, &mut member, now) {
                 Placed::In => {
-                    taking += usize::from(member.may_be_refused());
+                    taking += usize::from(member.asks_for_tokens());
                     members.push(member);
                     continue;
                 }
@@ -152,8 +153,8 @@ impl<W> WriteQueue<W> {
         let naming = members.iter().filter(may_name);
         let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         let id = id.map_or_else(new_id, |member| member.request.id.clone());
-        let is_unseen = self.is_unseen(&members);
-        let plans = self.plans(&draft, &id, is_unseen, now);
+        let may_be_outdated = self.may_be_outdated(&members);
+        let plans = self.plans(&draft, &id, may_be_outdated, now);
         let generation = members.iter().map(|member| member.attempts).max().unwrap_or(0);
         self.shared = Some(SharedWrite {
             gives_back: draft.buckets.iter().any(BucketDraft::gives_back),
@@ -163,15 +164,17 @@ impl<W> WriteQueue<W> {
             id,
             generation,
             members,
-            ids_before_loss: None,
+            is_in_doubt: false,
+            ids_before: Vec::new(),
             has_looked: false,
-            is_unseen,
+            may_be_outdated,
         });
         self.send()
     }
 
-    /// For each bucket: true if none of these requests counts its image as seen since its entry.
-    fn is_unseen(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
+    /// For each bucket: true if `seen_since_entry` is false for all of these requests: its image may be
+    /// out of date.
+    fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
     }
 
@@ -179,13 +182,13 @@ impl<W> WriteQueue<W> {
         &self,
         draft: &Draft,
         id: &RequestId,
-        is_unseen: [bool; BUCKETS_MAX],
+        may_be_outdated: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) -> Vec<(usize, WritePlan)> {
         let fenced_off: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
         let ids = Ids { id, fenced_off: &fenced_off };
         let plan = |(index, (bucket, drafted)): (usize, (&QueueBucket, &BucketDraft))| {
-            let is_claimed = is_unseen[index]
+            let is_claimed = may_be_outdated[index]
                 && bucket.contention.is_claimed()
                 && (bucket.needs_claim(self.settings, now) || !draft.acquires);
             let hint = if is_claimed { RefillHint::AssumeRefilled } else { RefillHint::TrustImage };
@@ -197,7 +200,12 @@ impl<W> WriteQueue<W> {
     fn send(&mut self) -> Action {
         self.flight = Some(Flight::SharedWrite);
         self.mark_present();
+        let ids = || self.buckets[0].image().map(|image| image.request_ids.clone());
+        let ids = ids().unwrap_or_default();
         let Some(shared) = &mut self.shared else { return Action::Idle };
+        if !shared.is_in_doubt {
+            shared.ids_before = ids;
+        }
         for member in &mut shared.members {
             member.attempts += 1;
             member.was_outrun = false;

@@ -59,7 +59,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Removes a request whose caller leaves, and returns the driver's handle of the caller.
+    /// Lets the caller of a request leave, and returns the driver's handle of it. A request that waits
+    /// is removed; one that a write carries stays.
     pub fn leave(&mut self, id: &RequestId) -> (OnLeave, Option<W>) {
         if let Some(extending) = &mut self.extending_expiry
             && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)

@@ -98,7 +98,7 @@ impl<W> WriteQueue<W> {
     #[must_use]
     pub fn lease_in_doubt(&self, id: &crate::RequestId) -> Option<Amounts> {
         let shared = self.shared.as_ref();
-        let members = shared.filter(|shared| shared.is_in_doubt() || self.is_asking());
+        let members = shared.filter(|shared| shared.is_in_doubt || self.is_asking());
         let mut members = members.into_iter().flat_map(|shared| &shared.members);
         let member = members.find(|member| member.request.id == *id);
         let in_shared = member.map(|member| member.leased.clone());

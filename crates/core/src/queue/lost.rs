@@ -19,16 +19,15 @@ impl<W> WriteQueue<W> {
             }
             return;
         }
-        let is_ambiguous = |ids_before_loss: &Vec<RequestId>| {
-            may_be_forgotten(ids_before_loss, self.buckets[0].image(), &shared.id)
-        };
-        if shared.ids_before_loss.as_ref().is_some_and(is_ambiguous) {
+        let image = self.buckets[0].image();
+        if shared.is_in_doubt && may_be_forgotten(&shared.ids_before, image, &shared.id) {
             self.give_up_write();
         }
     }
 
-    /// The write that just happened fenced all unacked ones: none of them can happen any more. None
-    /// did either, unless the item had forgotten its id by then: such a write counts as ambiguous.
+    /// The write that just happened fenced all unacked ones: none of them can happen while the item
+    /// remembers their ids, which is until four other writes have come. None did either, unless the
+    /// item had forgotten its id by then: such a write counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -36,7 +35,7 @@ impl<W> WriteQueue<W> {
 
     fn end(&mut self, unacked: Vec<UnackedWrite>) {
         for write in unacked {
-            if may_be_forgotten(&write.ids_before_loss, self.buckets[0].image(), &write.id) {
+            if may_be_forgotten(&write.ids_before, self.buckets[0].image(), &write.id) {
                 self.counts.ambiguous += 1;
                 self.note_ambiguous_leases(&write);
             }
@@ -69,9 +68,10 @@ impl<W> WriteQueue<W> {
                 return;
             }
             let image = self.buckets[0].image();
-            if may_be_forgotten(&write.ids_before_loss, image, &write.id) {
-                let remembered = image.map(|image| image.request_ids.clone());
-                write.ids_before_loss = remembered.unwrap_or_default();
+            if may_be_forgotten(&write.ids_before, image, &write.id) {
+                // It counts as ambiguous now, and again only after four more writes.
+                let ids = image.map(|image| image.request_ids.clone());
+                write.ids_before = ids.unwrap_or_default();
                 self.end_as_ambiguous(&write);
             }
             self.unacked.insert(0, write);
@@ -138,9 +138,15 @@ impl<W> WriteQueue<W> {
 
     /// Remembers a write that is not sent again, if it is in doubt.
     pub(super) fn add_if_unacked(&mut self, shared: &SharedWrite<W>) {
-        let Some(ids_before_loss) = shared.ids_before_loss.clone() else { return };
+        if !shared.is_in_doubt {
+            return;
+        }
         self.note_lost_id(shared.id.clone());
-        self.unacked.push(UnackedWrite::new(&shared.id, &shared.members, ids_before_loss));
+        self.unacked.push(UnackedWrite::new(
+            &shared.id,
+            &shared.members,
+            shared.ids_before.clone(),
+        ));
         let surplus = self.unacked.len().saturating_sub(FENCED_OFF_MAX);
         self.counts.ambiguous += u32::from(surplus > 0);
         self.unacked.drain(..surplus);

@@ -57,7 +57,7 @@ impl<W> Member<W> {
     }
 
     /// True if it takes tokens, and may be refused.
-    pub(super) fn may_be_refused(&self) -> bool {
+    pub(super) fn asks_for_tokens(&self) -> bool {
         matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
     }
 

@@ -4,19 +4,19 @@ use super::bucket::QueueBucket;
 use super::member::Member;
 use super::place::Placed;
 use super::request::{BucketDemand, Outcome, Purpose};
-use super::state::{Flight, SharedWrite, Upkeep, WriteQueue};
+use super::state::{Flight, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::status::{LimitStatus, evaluate_after};
 use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
-    /// Refuses a request that a recent image cannot serve, also while a write is in flight, unless
-    /// that write or a waiting request gives tokens back, or the write is upkeep or being repeated.
+    /// Refuses a request that a recent image cannot serve, also while a write is in flight. It does not
+    /// if a waiting request gives tokens back, or if the write does, is upkeep or is being repeated.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
-        let is_repeating = self.shared.as_ref().is_some_and(SharedWrite::is_in_doubt);
+        let is_repeating = self.shared.as_ref().is_some_and(|shared| shared.is_in_doubt);
         let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_repeating;
         if member.request.purpose != Purpose::Acquire
             || !can_refuse_now
@@ -97,7 +97,7 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        if !member.was_outrun || !member.may_be_refused() || self.is_unacked(&member.request.id) {
+        if !member.was_outrun || !member.asks_for_tokens() || self.is_unacked(&member.request.id) {
             return None;
         }
         let interval = u64::from(self.settings.interval.0);

@@ -69,10 +69,13 @@ pub enum Outcome {
     Ambiguous,
     /// Every attempt failed. An attempt fails because another writer came first or the table was
     /// throttled.
-    Contended,
+    Contended {
+        /// True if an attempt may have taken effect, or may still.
+        is_in_doubt: bool,
+    },
     /// The table cannot be used: the answer said why.
     Failed {
-        /// True if an earlier attempt may have taken effect.
+        /// True if an attempt may have taken effect, or may still.
         is_in_doubt: bool,
     },
 }

@@ -79,22 +79,18 @@ pub(super) struct SharedWrite<W> {
     pub(super) draft: Draft,
     pub(super) write: Arc<Write>,
     pub(super) members: Vec<Member<W>>,
-    /// Ids that the item of bucket 0 remembered before the first attempt whose answer was lost;
-    /// `None`: no answer was lost.
-    pub(super) ids_before_loss: Option<Vec<RequestId>>,
+    /// True if the answer to an attempt was lost.
+    pub(super) is_in_doubt: bool,
+    /// Ids that the item of bucket 0 remembered when the first attempt in doubt, or else the last one,
+    /// was sent. An image that is learned later may show ids that came after the write.
+    pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
     /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
     pub(super) gives_back: bool,
     pub(super) is_forced: bool,
-    /// For each bucket: true if none of the requests counts its image as seen since its entry.
-    pub(super) is_unseen: [bool; BUCKETS_MAX],
-}
-
-impl<W> SharedWrite<W> {
-    pub(super) const fn is_in_doubt(&self) -> bool {
-        self.ids_before_loss.is_some()
-    }
+    /// For each bucket: true if `seen_since_entry` is false for all of the requests.
+    pub(super) may_be_outdated: [bool; BUCKETS_MAX],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -217,7 +213,7 @@ impl<W> WriteQueue<W> {
     }
 
     pub(super) fn only_corrects(&self) -> bool {
-        !self.waiting.iter().any(Member::may_be_refused)
+        !self.waiting.iter().any(Member::asks_for_tokens)
     }
 
     pub(super) fn resolve(&mut self, member: Member<W>, outcome: Outcome) {

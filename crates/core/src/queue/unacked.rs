@@ -9,8 +9,9 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct UnackedWrite {
     pub(super) id: RequestId,
-    /// The ids that the item of bucket 0 remembered before the first attempt.
-    pub(super) ids_before_loss: Vec<RequestId>,
+    /// Ids that the item of bucket 0 remembered when the write was sent, or when it last counted as
+    /// ambiguous.
+    pub(super) ids_before: Vec<RequestId>,
     pub(super) requests: Vec<UnackedRequest>,
 }
 
@@ -27,7 +28,7 @@ impl UnackedWrite {
     pub(super) fn new<W>(
         id: &RequestId,
         members: &[Member<W>],
-        ids_before_loss: Vec<RequestId>,
+        ids_before: Vec<RequestId>,
     ) -> Self {
         let request = |member: &Member<W>| UnackedRequest {
             id: member.request.id.clone(),
@@ -35,7 +36,7 @@ impl UnackedWrite {
             buckets: member.request.buckets.clone(),
             leased: member.leased.clone(),
         };
-        Self { id: id.clone(), ids_before_loss, requests: members.iter().map(request).collect() }
+        Self { id: id.clone(), ids_before, requests: members.iter().map(request).collect() }
     }
 
     pub(super) fn has(&self, id: &RequestId) -> bool {
@@ -57,14 +58,16 @@ impl UnackedRequest {
     }
 }
 
-/// True if the item may have forgotten `id`, because it has forgotten all of `ids_before_loss`.
+/// True if the image is no evidence of a lost write: there is no item, or it is full and holds none of
+/// the ids from before the write, so `id` may have come and gone. `id` itself is no evidence: a
+/// repetition may have put it there.
 pub(super) fn may_be_forgotten(
-    ids_before_loss: &[RequestId],
+    ids_before: &[RequestId],
     image: Option<&CompositeBucket>,
     id: &RequestId,
 ) -> bool {
     let Some(image) = image else { return true };
     let mut others = image.request_ids.iter().filter(|seen| *seen != id);
     let is_full = image.request_ids.len() >= RequestId::REMEMBERED;
-    is_full && !others.any(|seen| ids_before_loss.contains(seen))
+    is_full && !others.any(|seen| ids_before.contains(seen))
 }

@@ -8,7 +8,7 @@ use sluicegate_core::{
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::{error_at_deadline, setup_error};
+use super::deadline_error::{error_at_deadline, in_doubt_if, setup_error};
 use super::table_call::{Expired, Resolved};
 use crate::call::CallContext;
 use crate::error::{AcquireError, InvalidRequest};
@@ -64,14 +64,13 @@ impl<T: Table> CompositeStore<T> {
                 }
                 Outcome::Failed { is_in_doubt } => {
                     let error = AcquireError::Setup(setup_error(table_error.as_deref()));
-                    // `Unavailable` says that tokens may have been taken; any other error, that none
-                    // were.
-                    return Err(match is_in_doubt {
-                        true => AcquireError::Unavailable(error.into()),
-                        false => error,
-                    });
+                    return Err(in_doubt_if(is_in_doubt, error));
                 }
-                Outcome::Contended | Outcome::Ambiguous => {
+                Outcome::Contended { is_in_doubt } => {
+                    let error = AcquireError::Contended { attempts: context.cost.attempts };
+                    return Err(in_doubt_if(is_in_doubt, error));
+                }
+                Outcome::Ambiguous => {
                     return Err(AcquireError::Contended { attempts: context.cost.attempts });
                 }
             }

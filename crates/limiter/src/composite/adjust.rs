@@ -104,6 +104,9 @@ impl<T: Table> CompositeStore<T> {
                 let error = AdjustError::Setup(setup_error(table_error.as_deref()));
                 Err(self.may_have_given_back(correction, is_in_doubt, error))
             }
+            Outcome::Contended { is_in_doubt } => {
+                Err(self.may_have_given_back(correction, is_in_doubt, AdjustError::Contended))
+            }
             _ => Err(AdjustError::Contended),
         }
     }

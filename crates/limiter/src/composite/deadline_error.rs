@@ -5,10 +5,12 @@ use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure, described};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. Between the store and the guard, a bare `Contended`
-/// says that nothing was taken, or that the lane gives it back if a lost write did take it. A `Contended` in an `Unavailable` says that a write is in doubt although
-/// the store answers: tokens may have been taken, but this is no outage. `Guard::take_by` unwraps it, so
-/// to the caller `Contended` does not say that nothing was taken.
+/// The error of a request that has no more time. Its meaning, between the store and the guard:
+///
+/// * `Contended`, `Setup`: nothing was taken.
+/// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so this
+///   is no outage. `Guard::take_by` unwraps it: to the caller, `Contended` may be either.
+/// * any other `Unavailable`: an outage.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     table_error: Option<&TableError>,
@@ -18,13 +20,17 @@ pub(super) fn error_at_deadline(
     let contended = AcquireError::Contended { attempts };
     match table_error {
         Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(source(cause)),
-        Some(_) if is_in_doubt => AcquireError::Unavailable(contended.into()),
-        Some(_) => contended,
+        Some(_) => in_doubt_if(is_in_doubt, contended),
         None if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())
         }
         None => contended,
     }
+}
+
+/// An error that also says if tokens may have been taken.
+pub(super) fn in_doubt_if(is_in_doubt: bool, error: AcquireError) -> AcquireError {
+    if is_in_doubt { AcquireError::Unavailable(error.into()) } else { error }
 }
 
 /// The error of an unusable table, for each of the requests of one write.

@@ -53,7 +53,8 @@ impl Lane {
                     tokio::select! {
                         biased;
                         resolved = &mut open.receiver => break resolved.ok(),
-                        // This caller leads next, whatever the outcome of its own request.
+                        // This caller leads next, unless its own request is resolved: then the
+                        // leader that resolved it goes on.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;

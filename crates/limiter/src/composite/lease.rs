@@ -233,7 +233,9 @@ impl<T: Table> CompositeStore<T> {
                     let lost = "the answer to a write was lost";
                     return Err((AcquireError::Unavailable(lost.into()), true));
                 }
-                Outcome::Contended => AcquireError::Contended { attempts: context.cost.attempts },
+                Outcome::Contended { .. } => {
+                    AcquireError::Contended { attempts: context.cost.attempts }
+                }
                 Outcome::Failed { .. } => AcquireError::Setup(setup_error(table_error.as_deref())),
             };
             return Err((error, false));
