@@ -61,7 +61,7 @@ pub(crate) struct WindowResult {
 }
 
 /// A write that was sent. If its reply is lost and the next condition fails with a watermark of
-/// `last`, this write was done, or another delivery wrote the same records: they are counted.
+/// `last`, this write was done, or another delivery is done with the same records.
 struct SentWrite {
     last: SequenceNumber,
     /// False if it puts records into quarantine instead.

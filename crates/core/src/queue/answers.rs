@@ -197,12 +197,13 @@ impl<W> WriteQueue<W> {
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Normal) && !is_authoritative;
         let outlasts = |image| extend(image, now).is_some();
-        let is_open = has_debit && (must_look || self.buckets[0].image().is_some_and(outlasts));
+        let may_expire_early =
+            has_debit && (must_look || self.buckets[0].image().is_some_and(outlasts));
         let mut held_back = Vec::new();
         for mut member in shared.members {
             let done = member.done(path, self.images(), shared.is_forced);
             match (member.waiter.take(), member.request.purpose.clone()) {
-                (Some(waiter), _) if is_open && member.is_debit() => {
+                (Some(waiter), _) if may_expire_early && member.is_debit() => {
                     held_back.push((member.request.id, waiter, done));
                 }
                 (Some(waiter), _) => self.resolved.push((waiter, Outcome::Done(done))),
@@ -215,7 +216,7 @@ impl<W> WriteQueue<W> {
                 (None, Purpose::GiveBack) => {}
             }
         }
-        if is_open {
+        if may_expire_early {
             self.extend_expiry_for(held_back, must_look);
         }
     }

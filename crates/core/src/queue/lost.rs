@@ -25,9 +25,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The write that just happened fenced all unacked ones: none of them can happen while the item
-    /// remembers their ids, which is until four other writes have come. None did either, unless the
-    /// item had forgotten its id by then: such a write counts as ambiguous.
+    /// The write that just happened fenced all unacked ones. None of them happened before it, and none
+    /// can happen while the item remembers their ids, which is until four other writes have come. If
+    /// the item had already forgotten the id of one, nobody can tell: it counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);

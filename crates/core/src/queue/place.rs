@@ -62,8 +62,8 @@ impl<W> WriteQueue<W> {
             match assess(image, acquire, &drafted.returned, self.accrued_until(draft, index, now)) {
                 Assessment::Covered => floors.push(least),
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    // With refill that `accrued_until` withholds it may fit: then it waits, but no
-                    // request before it took its tokens.
+                    // If it fits with the refill that `accrued_until` withholds, it was not passed
+                    // over: it only waits.
                     let covers = assess(image, acquire, &drafted.returned, now);
                     let or_else = match covers {
                         Assessment::Covered => Placed::Later,

@@ -91,7 +91,8 @@ impl<W> WriteQueue<W> {
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
     /// Otherwise every process would write for the refill of the few milliseconds since.
     ///
-    /// A claim from before this call began refuses only while it is younger than `refusal_age_max_ms`.
+    /// A claim from before this call began refuses only while it is younger than `refusal_age_max_ms`
+    /// and the claim interval.
     pub(super) fn refusal_after_lost_race(
         &self,
         member: &Member<W>,

@@ -11,7 +11,8 @@ use crate::{
 /// A request as it enters a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QueuedRequest {
-    /// Names the request. A request that enters again under the same id is the same request.
+    /// Names the request. A request that enters again under the same id is the same request; what gives
+    /// back the tokens of an acquire has the id of that acquire.
     pub id: RequestId,
     /// Its purpose.
     pub purpose: Purpose,

@@ -10,13 +10,16 @@ use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::deadline_error::{error_at_deadline, in_doubt_if, setup_error};
 use super::table_call::{Expired, Resolved};
-use crate::call::CallContext;
+use crate::call::{CallContext, new_id};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
+    ///
+    /// A request that enters the queue again has another id. If a lost write carried it before and
+    /// happened, the queue gives those tokens back, perhaps before the request enters again.
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],
@@ -49,6 +52,7 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
                     self.follow_newer_limits(targets, context).await;
+                    context.id = new_id();
                 }
                 // A limit that is unknown here may have been stored a moment ago.
                 Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
@@ -56,6 +60,7 @@ impl<T: Table> CompositeStore<T> {
                     for target in &mut *targets {
                         self.read_limits_again(target, context).boxed().await?;
                     }
+                    context.id = new_id();
                 }
                 Outcome::Unknown(limit) => return Err(InvalidRequest::UnknownLimit(limit).into()),
                 Outcome::Full(index, limit) => {

@@ -9,7 +9,8 @@ use crate::table::TableError;
 ///
 /// * `Contended`, `Setup`: nothing was taken.
 /// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so this
-///   is no outage. `Guard::take_by` unwraps it: to the caller, `Contended` may be either.
+///   is no outage. `Guard::take_by` unwraps `Contended`, so a caller that gets `Contended` cannot tell
+///   if tokens were taken.
 /// * any other `Unavailable`: an outage.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,

@@ -1,27 +1,35 @@
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_dynamo::Item;
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
-    ConfigStamp, LevelVersions, LimitName, Millitokens, Refill, Resource, Rule, StoredLimits,
-    WritePlan,
+    Change, ConfigStamp, LevelVersions, LimitName, Millitokens, Refill, RequestId, Resource, Rule,
+    StoredLimits, WritePlan,
 };
 
 use super::*;
 use crate::clock::TestClock;
 use crate::composite::directory::Directory;
 use crate::leasing_store::LeaseCalls as _;
+use crate::lock::lock;
 use crate::memory::MemoryTable;
 use crate::store::{BucketGrant, Store as _};
 use crate::table::{ReadItems, TableError, TransactError, WriteError, Written};
 use sluicegate_core::Known;
 
-/// Buckets in memory. Every entity is a child of its own team, and has limits of its own. Counts
-/// reads.
+/// Buckets in memory. Every entity is a child of its own team, and has limits of its own.
 #[derive(Default)]
-struct OwnLimits(MemoryTable, AtomicU32);
+struct OwnLimits {
+    memory: MemoryTable,
+    reads: AtomicU32,
+    /// Changes of the limits since the first version.
+    changes: AtomicU64,
+    /// The ids of the writes that took.
+    written: Mutex<Vec<RequestId>>,
+}
 
 fn rules() -> Rules {
     let amount = Millitokens::from_tokens(1_000).unwrap();
@@ -29,7 +37,7 @@ fn rules() -> Rules {
     Rules::from([(LimitName::new("rpm").unwrap(), rule)])
 }
 
-fn stored(key: &ItemKey) -> Option<Item> {
+fn stored(key: &ItemKey, version: u64) -> Option<Item> {
     match key {
         ItemKey::Entity(entity) if !entity.as_str().starts_with("team") => {
             let parent = EntityId::new(format!("team-{entity}")).ok();
@@ -39,7 +47,7 @@ fn stored(key: &ItemKey) -> Option<Item> {
         ItemKey::Limits(scope @ LimitsScope::Entity(_)) => {
             let (scope, dropped) = (scope.clone(), Default::default());
             let updated_at = EpochMillis::new(1).unwrap();
-            let stored = StoredLimits { scope, rules: rules(), dropped, updated_at, version: 1 };
+            let stored = StoredLimits { scope, rules: rules(), dropped, updated_at, version };
             Some(stored.to_item())
         }
         _ => None,
@@ -48,7 +56,12 @@ fn stored(key: &ItemKey) -> Option<Item> {
 
 impl Table for OwnLimits {
     async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        self.0.write(bucket, plan).await
+        let remembered = plan.changes.iter().filter_map(|change| match change {
+            Change::Remember(id) => Some(id.clone()),
+            _ => None,
+        });
+        lock(&self.written).extend(remembered);
+        self.memory.write(bucket, plan).await
     }
 
     async fn transact_write(
@@ -57,14 +70,15 @@ impl Table for OwnLimits {
         mark: Option<&crate::store::Mark>,
         token: &str,
     ) -> Result<f64, TransactError> {
-        self.0.transact_write(writes, mark, token).await
+        self.memory.transact_write(writes, mark, token).await
     }
 
     async fn read(&self, keys: &[ItemKey], with: Consistency) -> Result<ReadItems, TableError> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        let mut found = self.0.read(keys, with).await?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let version = 1 + self.changes.load(Ordering::Relaxed);
+        let mut found = self.memory.read(keys, with).await?;
         for (key, item) in keys.iter().zip(&mut found.items) {
-            *item = item.take().or_else(|| stored(key));
+            *item = item.take().or_else(|| stored(key, version));
         }
         tokio::task::yield_now().await;
         Ok(found)
@@ -144,13 +158,34 @@ async fn nothing_is_read_for_a_request_without_time() {
     ahead.config_stamp = ConfigStamp::Versions(LevelVersions([0, 2, 0, 0]));
     let (image, as_of) = (Some(Arc::new(ahead)), EpochMillis::new(1_769_608_800_000).unwrap());
     store.images.entry(&part.bucket).learn_if_newer(Known { image, as_of, is_authoritative: true });
-    let reads = store.table.1.load(Ordering::Relaxed);
+    let reads = store.table.reads.load(Ordering::Relaxed);
     let hurried = Request { deadline: Duration::ZERO, ..request("u") };
     assert_eq!(store.parts(&hurried, &clock).await.unwrap().unwrap().len(), 2);
-    assert_eq!(store.table.1.load(Ordering::Relaxed), reads);
+    assert_eq!(store.table.reads.load(Ordering::Relaxed), reads);
     // With time, it reads.
     store.parts(&request("u"), &clock).await.unwrap();
-    assert_eq!(store.table.1.load(Ordering::Relaxed), reads + 1);
+    assert_eq!(store.table.reads.load(Ordering::Relaxed), reads + 1);
+}
+
+/// If the first write happened after all, the queue gives its tokens back: the request must not take
+/// them for its own when it enters again.
+#[tokio::test]
+async fn a_request_whose_limits_are_read_again_enters_under_another_id() {
+    let (store, clock) = (store(1_000), clock());
+    let request = Request { cascade: Cascade::No, ..request("u") };
+    store.acquire(&request, &clock).await.unwrap();
+    let other = CompositeStore { table: store.table.clone(), ..self::store(1_000) };
+    store.table.changes.store(1, Ordering::Relaxed);
+    clock.advance(Duration::from_secs(1));
+    other.acquire(&request, &clock).await.unwrap();
+    lock(&store.table.written).clear();
+    let reads = store.table.reads.load(Ordering::Relaxed);
+    // Its first write comes second, and the item follows newer limits.
+    store.acquire(&request, &clock).await.unwrap();
+    assert_eq!(store.table.reads.load(Ordering::Relaxed), reads + 1);
+    let written = lock(&store.table.written).clone();
+    assert_eq!(written.len(), 2);
+    assert_ne!(written[0], written[1]);
 }
 
 /// A read that began before this process changed the limits may be answered after that.
@@ -158,7 +193,7 @@ async fn nothing_is_read_for_a_request_without_time() {
 fn late_answer_does_not_undo_what_this_process_stored() {
     let (directory, now) = (Directory::default(), EpochMillis::new(1_000).unwrap());
     let key = ItemKey::Limits(LimitsScope::Entity(EntityId::new("u").unwrap()));
-    let old = StoredLimits::from_item(&stored(&key).unwrap()).unwrap().unwrap();
+    let old = StoredLimits::from_item(&stored(&key, 1).unwrap()).unwrap().unwrap();
     directory.note_limits(&StoredLimits { version: 2, ..old.clone() }, now);
     let learn = |consistency, version| {
         let item = StoredLimits { version, ..old.clone() }.to_item();
