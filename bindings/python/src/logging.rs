@@ -1,4 +1,4 @@
-//! What the library logs, in Python's module `logging`: the logger is `sluicegate`.
+//! Passes the events that the library logs to the logger `sluicegate` of Python's module `logging`.
 
 use std::fmt::{Debug, Write as _};
 

@@ -1,8 +1,8 @@
 //! The decision on a request for tokens: [`assess`] compares an item with a request, and
 //! [`take_from`] makes the plan.
 //!
-//! The write queue uses both for acquires and leases from an item. [`decide`] is the same decision for one request
-//! alone; the buckets of an outage use it.
+//! The write queue uses both for acquires and leases from an item. [`decide`] is the same decision for
+//! one request alone; the buckets of an outage use it.
 //!
 //! Every function here is pure: its arguments are the newest image, the request and the time. An
 //! image that is out of date is safe, because every plan carries the conditions under which its

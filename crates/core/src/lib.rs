@@ -16,8 +16,8 @@
 //! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.
 //! * [`WindowState`] tells which [`Threshold`]s a usage window reached and did not claim.
-//! * [`group_by_window`] groups the records of a batch by usage window and makes the conditional updates of each
-//!   group.
+//! * [`group_by_window`] groups the records of a batch by usage window and makes the conditional
+//!   updates of each group.
 //!
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
