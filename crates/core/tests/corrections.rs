@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sluicegate_core::{
     Action, Amounts, Answer, CompositeBucket, Condition, Configuration, ContentionEstimate, Known,
     LimitBalance, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash,
-    WritePath, extend,
+    WritePath, WritePlan, extend,
 };
 
 use self::fixtures::{T0, at, bucket_id, milli, name, rule};
@@ -329,6 +329,52 @@ fn a_write_of_others_does_not_keep_a_refused_request_from_bringing_its_limits() 
 /// An item that remembers these ids.
 fn remembering(ids: [u64; 4]) -> CompositeBucket {
     CompositeBucket { request_ids: ids.map(id).into(), ..item(5_000) }
+}
+
+/// Each write is lost on its way, and others come before it when it is sent again. A write fences two
+/// lost ones. The first of three may still arrive, so its refund must not be made again.
+#[test]
+fn a_refund_is_not_made_again_once_its_first_write_is_no_longer_fenced() {
+    let mut process = seeing(&item(5_000));
+    process.queue.enter(corrects(1, &[("rpm", -3_000)], T0), (), at(T0));
+    let mut lost = Vec::new();
+    for other in 0..3 {
+        let ids = (0..=other).map(|other| id(20 + other)).collect();
+        let now = CompositeBucket { request_ids: ids, ..item(4_000) };
+        lost.push(next_write(&mut process, &now, id(10 + other)));
+        process.queue.answered(Answer::Lost, at(T0));
+        next_write(&mut process, &now, id(10 + other));
+        process.refused(Some(&now), at(T0));
+        assert_eq!(process.queue.take_resolved(), []);
+    }
+    loop {
+        match process.queue.next(at(T0), &mut || id(13)) {
+            Action::Pause { .. } | Action::Idle => {}
+            Action::Read(_) => {
+                process.queue.answered(Answer::Read(vec![Some(Arc::new(item(4_000)))]), at(T0))
+            }
+            Action::Write(write) => panic!("{write:?}"),
+        }
+        if let Some(((), outcome)) = process.queue.take_resolved().pop() {
+            break assert_eq!(outcome, Outcome::Ambiguous);
+        }
+    }
+    assert!(lost[0].holds(Some(&item(4_000))), "it may still arrive");
+}
+
+/// The next write of a process that reads `item` before; `new_id` names it.
+fn next_write(process: &mut Lone, item: &CompositeBucket, new_id: RequestId) -> WritePlan {
+    loop {
+        match process.queue.next(at(T0), &mut || new_id.clone()) {
+            Action::Write(write) => return write.plans[0].1.clone(),
+            Action::Read(_) => {
+                let image = Some(Arc::new(item.clone()));
+                process.queue.answered(Answer::Read(vec![image]), at(T0));
+            }
+            Action::Pause { .. } => {}
+            Action::Idle => panic!("the request waits for nothing"),
+        }
+    }
 }
 
 /// The refund took effect and its answer was lost. Four other writes came, and the process saw them

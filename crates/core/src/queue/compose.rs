@@ -58,6 +58,7 @@ impl<W> WriteQueue<W> {
         if std::mem::take(&mut self.must_read) || self.should_read_first(now) {
             return self.read_all();
         }
+        self.forget_surplus_unacked();
         let buckets = self.buckets.iter().map(|_| BucketDraft::default()).collect();
         let mut draft = Draft { buckets, ..Draft::default() };
         let mut members = Vec::new();

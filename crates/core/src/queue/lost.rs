@@ -72,7 +72,11 @@ impl<W> WriteQueue<W> {
                 // It counts as ambiguous now, and again only after four more writes.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
-                self.end_as_ambiguous(&write);
+                // An acquire or a debit that is made twice takes too much; a refund or a lease
+                // admits too much.
+                self.end_as_ambiguous(&write, |member| {
+                    member.returns_tokens() || matches!(member.request.purpose, Purpose::Lease(_))
+                });
             }
             self.unacked.insert(0, write);
         }
@@ -84,18 +88,15 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// Ends the waiting refunds and leases of a write of which no image can tell any more if it
-    /// happened. The write may still come.
-    pub(super) fn end_as_ambiguous(&mut self, write: &UnackedWrite) {
+    /// Ends those waiting requests of a write of which no image can tell any more if it happened. The
+    /// write may still come.
+    fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
         self.note_ambiguous_leases(write);
         for request in &write.requests {
-            let is_lease = matches!(request.purpose, Purpose::Lease(_));
-            let is_same = |member: &mut Member<W>| {
-                request.is(&member.request) && (is_lease || member.returns_tokens())
-            };
-            for refund in self.waiting.extract_if(.., is_same).collect::<Vec<_>>() {
-                self.resolve(refund, Outcome::Ambiguous);
+            let is_same = |member: &mut Member<W>| request.is(&member.request) && ends(member);
+            for member in self.waiting.extract_if(.., is_same).collect::<Vec<_>>() {
+                self.resolve(member, Outcome::Ambiguous);
             }
         }
     }
@@ -147,9 +148,15 @@ impl<W> WriteQueue<W> {
             &shared.members,
             shared.ids_before.clone(),
         ));
+    }
+
+    /// Forgets the oldest unacked writes if one write cannot fence all of them. A forgotten one may
+    /// still come, so its requests are not written again.
+    pub(super) fn forget_surplus_unacked(&mut self) {
         let surplus = self.unacked.len().saturating_sub(FENCED_OFF_MAX);
-        self.counts.ambiguous += u32::from(surplus > 0);
-        self.unacked.drain(..surplus);
+        for write in self.unacked.drain(..surplus).collect::<Vec<_>>() {
+            self.end_as_ambiguous(&write, |_| true);
+        }
     }
 
     /// Keeps an id from being used for another write: an item that remembers it would not tell the two

@@ -65,8 +65,8 @@ pub enum Outcome {
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     Full(usize, LimitName),
-    /// The answer to a write that gives tokens back, or leases them, was lost, and the item can no
-    /// longer tell if it took effect.
+    /// The answer to a write was lost, and nothing can tell any more if it took effect. An acquire or
+    /// a debit ends so only if later answers were lost as well; otherwise it is written again.
     Ambiguous,
     /// Every attempt failed. An attempt fails because another writer came first or the table was
     /// throttled.

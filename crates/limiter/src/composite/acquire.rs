@@ -76,7 +76,8 @@ impl<T: Table> CompositeStore<T> {
                     return Err(in_doubt_if(is_in_doubt, error));
                 }
                 Outcome::Ambiguous => {
-                    return Err(AcquireError::Contended { attempts: context.cost.attempts });
+                    let error = AcquireError::Contended { attempts: context.cost.attempts };
+                    return Err(in_doubt_if(true, error));
                 }
             }
         }

@@ -93,10 +93,13 @@ impl<T: Table> CompositeStore<T> {
         context.cost += cost;
         match outcome {
             Outcome::Done(done) => Ok(Self::done(done, context)),
-            // A repetition finds the mark, or makes the correction.
-            Outcome::Ambiguous if correction.mark.is_some() => Err(AdjustError::Unavailable(
-                "the answer was lost, and the item no longer shows the write".into(),
-            )),
+            // A repetition finds the mark, or makes the correction; one without a mark takes twice at
+            // worst.
+            Outcome::Ambiguous if correction.mark.is_some() || !gives_back(correction.amounts) => {
+                Err(AdjustError::Unavailable(
+                    "the answer was lost, and the item no longer shows the write".into(),
+                ))
+            }
             Outcome::Ambiguous => Err(AdjustError::Ambiguous(
                 "four other writers came between, or the item is gone".into(),
             )),
