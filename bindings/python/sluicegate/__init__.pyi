@@ -124,8 +124,12 @@ class Limiter:
     def budget(self, entity: str, resource: str | None = None) -> Call[list[Budget]]:
         """The calendar limits of an entity, and those that count money."""
 
+    @property
+    def shadow(self) -> bool:
+        """True if it only watches."""
+
     def close(self, timeout: timedelta = ...) -> Call[None]:
-        """Gives leased tokens back to the store."""
+        """Gives leased tokens back to the store; the log has those for which that failed."""
 
 @final
 class Acquire:

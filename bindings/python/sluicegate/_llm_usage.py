@@ -46,13 +46,22 @@ def _estimated(part: Any) -> int:
 
 
 def text_bytes(chunk: Any) -> int:
-    deltas = [getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or []]
-    texts = [getattr(delta, name, None) for delta in deltas for name in ("content", "reasoning_content")]
+    """The bytes of text in a part of a stream; of a part that is itself text, all of them."""
+    if isinstance(chunk, bytes):
+        return len(chunk)
+    texts: list[Any] = [chunk, getattr(chunk, "delta", None)]
+    for choice in getattr(chunk, "choices", None) or []:
+        delta = getattr(choice, "delta", None)
+        texts += [getattr(choice, "text", None)]
+        texts += [getattr(delta, name, None) for name in ("content", "reasoning_content")]
+        functions = [getattr(call, "function", None) for call in getattr(delta, "tool_calls", None) or []]
+        texts += [getattr(function, "arguments", None) for function in functions]
     return sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
 
 
 def reported(kwargs: Mapping[str, Any], response: Any) -> Usage | None:
-    """The usage that the model reports. LiteLLM gives it the form of OpenAI, whatever the model."""
+    """The usage that the model reports. LiteLLM gives it the form of OpenAI, whatever the model; if it
+    reports none, LiteLLM makes one of zeros."""
     logged = (kwargs.get("standard_logging_object") or {}).get("metadata") or {}
     found = logged.get("usage_object") or getattr(response, "usage", None)
     if found is None:
@@ -67,9 +76,9 @@ def reported(kwargs: Mapping[str, Any], response: Any) -> Usage | None:
     cached = count("cached_tokens", of=details)
     written = count("cache_creation_tokens", of=details) or count("cache_creation_input_tokens", of=found)
     prompt = count("prompt_tokens", "input_tokens", of=found)
+    output = count("completion_tokens", "output_tokens", of=found)
+    if prompt + output == 0:
+        return None
     return Usage(
-        input=max(prompt - cached - written, 0),
-        output=count("completion_tokens", "output_tokens", of=found),
-        cached_input=cached,
-        cache_write=written,
+        input=max(prompt - cached - written, 0), output=output, cached_input=cached, cache_write=written
     )

@@ -13,6 +13,7 @@ Every response to a limited request has the fields ``RateLimit-Policy`` and ``Ra
 draft-ietf-httpapi-ratelimit-headers-10, as the crate ``sluicegate-tower`` sends them. A refusal is a problem
 (RFC 9457): 429 with ``Retry-After``; 400 if it asks for more than a limit ever grants; 503 if the store did
 not decide. A handler corrects the cost by ``scope["state"]["permit"]`` (``request.state.permit``).
+Only HTTP requests are limited, no websockets.
 """
 
 import json
@@ -83,11 +84,11 @@ class RateLimitMiddleware:
             await _respond(send, refusal(error), entity, consume)
             return
         scope.setdefault("state", {})["permit"] = permit
-        # A limiter in shadow mode slows no client down.
-        fields = [] if permit.shadowed else rate_limit_fields(permit.remaining, entity)
 
         async def send_with_fields(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            # The application may have corrected the cost. A limiter in shadow mode slows no client down.
+            if message["type"] == "http.response.start" and not self._limiter.shadow:
+                fields = rate_limit_fields(permit.remaining, entity)
                 message["headers"] = [*message.get("headers", ()), *fields]
             await send(message)
 
@@ -153,7 +154,8 @@ def _rule(rule: str) -> tuple[Decimal, Decimal, int | None]:
     """The burst, the amount of a period, and the period if the limit refills evenly, of ``rpm=100/min``."""
     spec, *options = rule.split("=", 1)[1].split(",")
     amount, period = spec.split("/", 1)
-    burst = next((option.split("=")[1] for option in options if option.startswith("burst=")), amount)
+    given = dict(option.split("=", 1) for option in options if "=" in option)
+    burst = given.get("burst", given.get("capacity", amount))
     even = _EVEN.fullmatch(period)
     period_ms = int(even["count"] or 1) * _UNITS_MS[even["unit"]] if even else None
     return Decimal(burst), Decimal(amount), period_ms
@@ -161,11 +163,11 @@ def _rule(rule: str) -> tuple[Decimal, Decimal, int | None]:
 
 def _whole(limit: str, amount: Decimal) -> int:
     """Whole tokens, rounded down; of money, whole millionths."""
-    return max(0, min(int(amount * 1_000_000 if _is_money(limit) else amount), INTEGER_MAX))
+    return max(0, min(int(amount * 1_000_000 if is_money(limit) else amount), INTEGER_MAX))
 
 
 @lru_cache(1_024)
-def _is_money(limit: str) -> bool:
+def is_money(limit: str) -> bool:
     """Only money is counted to the billionth."""
     try:
         Limit(f"{limit}=0.000000001/never")

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +31,7 @@ import sluicegate
 from sluicegate import Limit, Limiter, Permit, PriceBook, Usage
 from sluicegate._llm_usage import output_tokens, prompt_tokens, reported, text_bytes, tokens_of_bytes
 from sluicegate._refusal import refusal
+from sluicegate.asgi import is_money
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ CORRECTION_S = 600
 CLOSE_S = 5
 # The smallest amount of money. A call of unknown cost takes it, so that a used-up budget refuses the call.
 LEAST = Decimal("0.000000001")
+# LiteLLM's prices are read again after this time, if a model is missing.
+PRICES_S = 5
+# The longest id of an entity, in bytes.
+ENTITY_BYTES = 256
 
 _FIELDS = {
     "key": ("api_key",),
@@ -62,7 +67,10 @@ class _Reservation:
     permit: Permit
     models: list[str]
     prompt: int
+    has_tokens: bool
     streamed_bytes: int = 0
+    # The model has begun to answer.
+    begun: bool = False
     settled: bool = False
 
 
@@ -103,7 +111,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         self._made: Limiter | None = None
         self._counts = list(counts)
         for name in self._counts:
-            if _base(name) not in _TOKENS and len(_base(name)) != 3:
+            if _base(name) not in _TOKENS and not is_money(name):
                 raise ValueError(
                     f"a call cannot count {name!r}: it is none of {', '.join(_TOKENS)}, and no currency"
                 )
@@ -136,11 +144,16 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: object, data: dict[str, Any], call_type: str
     ) -> None:
-        if not isinstance(data.get("model"), str):
+        if not isinstance(data.get("model"), str) or "mcp" in call_type:
             return
         models = _deployments(data["model"])
+        if "," in data["model"] and len(models) == 1:
+            raise HTTPException(400, {"error": "name one model: each has limits of its own"})
         prompt = prompt_tokens(data)
-        consume = self._estimate(data, call_type, models, prompt)
+        has_tokens = not any(kind in call_type for kind in _WITHOUT_TOKENS)
+        consume = self._estimate(data, call_type, models, prompt) if has_tokens else self._least()
+        if not consume:
+            return
         entity = _name(self._entity, user_api_key_dict, data)
         resource = data["model"] if self._resource == "model" else _name(self._resource, user_api_key_dict, data)
         options: sluicegate.Options = {}
@@ -152,7 +165,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             permit = await self._limiter().acquire(entity, resource, consume, **options)
         except (sluicegate.SluicegateError, sluicegate.InvalidRequestError) as error:
             raise _response(error) from error
-        self._current.set(_Reservation(data.get("litellm_call_id", ""), permit, models, prompt))
+        self._current.set(_Reservation(_call_id(data), permit, models, prompt, has_tokens))
 
     def _limiter(self) -> Limiter:
         if self._made is None:
@@ -160,16 +173,17 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         return self._made
 
     def _estimate(self, data: Mapping[str, Any], call_type: str, models: list[str], prompt: int) -> Amounts:
-        if any(kind in call_type for kind in _WITHOUT_TOKENS):
-            return {name: LEAST for name in self._counts if _base(name) not in _TOKENS} | {
-                name: Decimal(1) for name in self._counts if _base(name) == "rpm"
-            }
         output = 0 if "embedding" in call_type else output_tokens(data, self._output_estimate)
         try:
             amounts = self._amounts(models, Usage(input=prompt, output=output))
         except sluicegate.UnknownPriceError as error:
             raise HTTPException(400, {"error": f"the model {data['model']} has no price"}) from error
         return {name: amount for name, amount in amounts.items() if amount > 0}
+
+    def _least(self) -> Amounts:
+        """The amounts of a call without tokens, whose cost is known afterwards."""
+        money = {name: LEAST for name in self._counts if _base(name) not in _TOKENS}
+        return money | {name: Decimal(1) for name in self._counts if _base(name) == "rpm"}
 
     def _amounts(self, models: list[str], usage: Usage) -> Amounts:
         """The amounts of a call by limit. Raises ``UnknownPriceError`` if they need a price that is not known."""
@@ -178,27 +192,21 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         amounts = {name: Decimal(amount) for name, amount in known.items()}
         if any(_base(name) not in _TOKENS for name in self._counts):
             amounts |= self._cost(models, usage)
-        return {name: amounts[_base(name)] for name in self._counts if _base(name) in amounts}
+        missing = [name for name in self._counts if _base(name) not in amounts]
+        if missing:
+            raise sluicegate.UnknownPriceError(f"no price of {', '.join(models)} in {', '.join(missing)}")
+        return {name: amounts[_base(name)] for name in self._counts}
 
     def _cost(self, models: list[str], usage: Usage) -> Amounts:
         """The highest cost of the deployments. The last name is the proxy's own, for those without a price."""
-        costs = [cost for model in models[:-1] if (cost := self._price(model, usage)) is not None]
-        if not costs and (cost := self._price(models[-1], usage)) is not None:
-            costs = [cost]
-        if not costs:
-            raise sluicegate.UnknownPriceError(f"no price of {', '.join(models)}")
-        return max(costs, key=lambda cost: max(cost.values(), default=Decimal(0)))
-
-    def _price(self, model: str, usage: Usage) -> Amounts | None:
-        if self._prices is None:
-            self._prices = PriceBook.from_litellm(json.dumps(litellm.model_cost))
-        for name in dict.fromkeys((model, model.split("/", 1)[-1])):
-            try:
-                amounts = self._prices.amounts(name, usage)
-            except sluicegate.UnknownPriceError:
-                continue
-            return {name: amount for name, amount in amounts.items() if name not in _TOKENS}
-        return None
+        books: Iterable[PriceBook] = [self._prices] if self._prices is not None else _litellm_books(models)
+        for book in books:
+            costs = [cost for model in models[:-1] if (cost := _price(book, model, usage)) is not None]
+            if not costs and (cost := _price(book, models[-1], usage)) is not None:
+                costs = [cost]
+            if costs:
+                return max(costs, key=lambda cost: max(cost.values(), default=Decimal(0)))
+        raise sluicegate.UnknownPriceError(f"no price of {', '.join(models)}")
 
     # After the call.
 
@@ -216,7 +224,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         if kwargs.get("cache_hit") is True:
             # The proxy answered from its cache: no model was asked.
             amounts = {name: Decimal(0) for name in self._counts if _base(name) != "rpm"}
-        elif usage is not None:
+        elif usage is not None and reservation.has_tokens:
             for model in [*named, *reservation.models]:
                 try:
                     amounts = self._amounts([model], usage)
@@ -225,7 +233,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
                     continue
             else:
                 log.error("the model %s has no price: its estimate stays taken", names)
-        elif isinstance(charged, int | float):
+        elif isinstance(charged, int | float) and charged > 0:
             cost = Decimal(str(round(charged, 9)))
             amounts = {name: cost for name in self._counts if _base(name) == "usd"}
         if amounts:
@@ -240,8 +248,9 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         traceback_str: str | None = None,
     ) -> None:
         # A retry or another model may follow a failed attempt; only this event is the end of the request.
-        reservation = self._of_call(request_data.get("litellm_call_id"))
-        if reservation is not None and reservation.streamed_bytes > 0:
+        # LiteLLM may have given the request another id meanwhile.
+        reservation = self._current.get()
+        if reservation is not None and reservation.begun:
             await self._count_streamed(reservation)
         elif reservation is not None:
             await self._correct(reservation, reservation.permit.release)
@@ -249,17 +258,16 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        reservation = self._of_call(request_data.get("litellm_call_id"))
-        begun = False
+        reservation = self._of_call(_call_id(request_data))
         try:
             async for chunk in response:
-                begun = True
                 if reservation is not None:
+                    reservation.begun = True
                     reservation.streamed_bytes += text_bytes(chunk)
                 yield chunk
         except (asyncio.CancelledError, GeneratorExit):
             # The client went away. LiteLLM reports the usage of a stream that had begun, and of no other.
-            if reservation is not None and not begun:
+            if reservation is not None and not reservation.begun:
                 self._background(self._count_streamed(reservation))
             raise
 
@@ -287,7 +295,8 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         except (sluicegate.UnavailableError, sluicegate.ContendedError):
             task = self._background(self._repeat(correction))
             self._repeating[task] = correction
-            task.add_done_callback(lambda task: self._repeating.pop(task, None))
+            # A task that is cancelled at the end of the process leaves its correction to `close`.
+            task.add_done_callback(lambda task: task.cancelled() or self._repeating.pop(task, None))
 
     async def _repeat(self, correction: Callable[[], sluicegate.Call[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -348,6 +357,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> SluicegateLogge
         raise ValueError(
             "set SLUICEGATE_REDIS_URL or SLUICEGATE_TABLE, and SLUICEGATE_LIMITS or SLUICEGATE_COUNTS"
         )
+    if url is not None and not limits:
+        raise ValueError("set SLUICEGATE_LIMITS: Redis stores no limits")
 
     def make() -> Limiter:
         if url is not None:
@@ -387,6 +398,58 @@ def _response(error: Exception) -> HTTPException:
     return HTTPException(refused.status, {"error": text}, refused.headers)
 
 
+def _call_id(data: Mapping[str, Any]) -> str:
+    """LiteLLM's id of a call; a request that it passes through has it in its logger only."""
+    logger = data.get("litellm_logging_obj")
+    return str(data.get("litellm_call_id") or getattr(logger, "litellm_call_id", ""))
+
+
+def _price(book: PriceBook, model: str, usage: Usage) -> Amounts | None:
+    for name in _price_names(model):
+        try:
+            amounts = book.amounts(name, usage)
+        except sluicegate.UnknownPriceError:
+            continue
+        return {name: amount for name, amount in amounts.items() if name not in _TOKENS}
+    return None
+
+
+def _price_names(model: str) -> Iterable[str]:
+    return dict.fromkeys((model, model.split("/", 1)[-1]))
+
+
+# LiteLLM's prices, and the time at which they were read.
+_litellm_prices: tuple[PriceBook, float] | None = None
+
+
+def _litellm_books(models: list[str]) -> Iterator[PriceBook]:
+    """LiteLLM's prices; then its newest ones, if it may have got one of these models since."""
+    global _litellm_prices
+    if _litellm_prices is not None:
+        book, read_at = _litellm_prices
+        yield book
+        is_known = any(name in litellm.model_cost for model in models for name in _price_names(model))
+        if not is_known or time.monotonic() < read_at + PRICES_S:
+            return
+    _litellm_prices = _read_prices(litellm.model_cost), time.monotonic()
+    yield _litellm_prices[0]
+
+
+def _read_prices(costs: Mapping[str, Any]) -> PriceBook:
+    try:
+        return PriceBook.from_litellm(json.dumps(costs, default=str))
+    except sluicegate.InvalidRequestError:
+        pass
+    readable = {}
+    for name, cost in costs.items():
+        try:
+            PriceBook.from_litellm(json.dumps({name: cost}, default=str))
+            readable[name] = cost
+        except sluicegate.InvalidRequestError as error:
+            log.warning("the price of %s is not read: %s", name, error)
+    return PriceBook.from_litellm(json.dumps(readable, default=str))
+
+
 def _base(limit: str) -> str:
     return limit.split(".", 1)[0]
 
@@ -395,9 +458,11 @@ def _name(choice: Choice, auth: Any, data: Mapping[str, Any]) -> str:
     if not isinstance(choice, str):
         return choice(auth, data) or "anonymous"
     for name in _FIELDS[choice]:
-        if value := getattr(auth, name, None):
-            # An entity's id is no secret: the store shows it.
-            return hashlib.sha256(value.encode()).hexdigest() if str(value).startswith("sk-") else str(value)
+        if value := str(getattr(auth, name, None) or ""):
+            encoded = value.encode(errors="replace")
+            # An entity's id is no secret: the store shows it. It has no `#` and no control characters.
+            is_id = "#" not in value and value.isprintable() and len(encoded) <= ENTITY_BYTES
+            return value if is_id and not value.startswith("sk-") else hashlib.sha256(encoded).hexdigest()
     return "anonymous"
 
 

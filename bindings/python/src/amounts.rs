@@ -8,6 +8,9 @@ use sluicegate_core::parse_amount;
 
 use crate::errors::{InvalidRequestError, invalid};
 
+/// Beyond the exponent of any amount.
+const EXPONENT_MAX: i64 = 40;
+
 /// Reads amounts by limit: tokens, or money in the currency's unit.
 ///
 /// # Errors
@@ -34,15 +37,18 @@ fn one(limit: &Bound<'_, PyAny>, amount: &Bound<'_, PyAny>) -> PyResult<(LimitNa
     let amount = milli.and_then(|milli| Millitokens::new(milli).ok());
     let amount = amount.ok_or_else(|| {
         InvalidRequestError::new_err(format!(
-            "the amount of {limit:?} is {text}: give a number with at most three decimals, or nine of money, up to 10^15 tokens"
+            "the amount of {limit:?} is {text:.60}: give a number with at most three decimals, or nine of money, up to 10^15 tokens"
         ))
     })?;
     Ok((name, amount))
 }
 
-/// An amount as text. A `Decimal` is written out: by itself it may have an exponent.
+/// An amount as text. A `Decimal` is written out, because by itself it may have an exponent; one that is
+/// no amount keeps it, because it might fill the memory.
 pub(crate) fn text_of(amount: &Bound<'_, PyAny>) -> PyResult<String> {
-    match amount.is_instance(decimal_class(amount.py())?)? {
+    let is_written_out = amount.is_instance(decimal_class(amount.py())?)?
+        && amount.call_method0("adjusted")?.extract::<i64>()?.abs() <= EXPONENT_MAX;
+    match is_written_out {
         true => amount.call_method1("__format__", ("f",))?.extract(),
         false => amount.str()?.extract(),
     }

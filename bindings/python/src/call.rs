@@ -38,7 +38,7 @@ pub(crate) enum Begin {
     Here,
     /// A thread of the runtime.
     OnRuntime,
-    /// A thread of the runtime. The call goes on if its task is cancelled meanwhile.
+    /// A thread of the runtime. The call goes on if its task is cancelled, or a signal comes meanwhile.
     Detached,
 }
 
@@ -103,6 +103,12 @@ impl Call {
     /// Makes the call and waits for its result, in code without an event loop.
     pub(crate) fn sync(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let work = self.take()?;
+        if self.begin == Begin::Detached {
+            // It is made whole, even if a signal ends the wait for it.
+            let made = self.home.runtime()?.spawn(work);
+            let made = self.home.wait(py, made)?;
+            return made.map_err(|error| PyRuntimeError::new_err(error.to_string()))?(py);
+        }
         self.home.wait(py, work)?(py)
     }
 }

@@ -1,5 +1,7 @@
 //! The exceptions of the package.
 
+use std::time::Duration;
+
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
@@ -75,13 +77,17 @@ pub(crate) fn text(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The longest `timedelta`.
+const TIMEDELTA_MAX: Duration = Duration::from_secs(999_999_999 * 86_400);
+
 /// The exception for an acquire that was not granted.
 pub(crate) fn of_acquire(py: Python<'_>, error: AcquireError) -> PyErr {
     let message = text(&error);
     let (exception, limits, retry_after) = match error {
         AcquireError::LimitExceeded(exceeded) => {
             let error = LimitExceededError::new_err(message);
-            (error, Some(exceeded.limits), Some(exceeded.retry_after))
+            let retry_after = exceeded.retry_after.map(|after| after.min(TIMEDELTA_MAX));
+            (error, Some(exceeded.limits), Some(retry_after))
         }
         AcquireError::NeverAdmissible(never) => {
             (NeverAdmissibleError::new_err(message), Some(never.limits), None)

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
+use sluicegate::settings::Mode;
 use sluicegate::{DynamoStore, MemoryStore};
 use sluicegate_local::client::ReadOnce;
 
@@ -155,11 +156,20 @@ impl Limiter {
         })
     }
 
+    /// True if it only watches.
+    #[getter]
+    fn shadow(&self) -> bool {
+        self.inner.mode() == Mode::Shadow
+    }
+
     #[pyo3(signature = (timeout=Duration::from_secs(5)))]
     fn close(&self, timeout: Duration) -> PyResult<Call> {
         let limiter = self.inner.clone();
         Call::new(self.home, Begin::OnRuntime, "close", async move {
-            limiter.shutdown(timeout).await;
+            for (bucket, error) in limiter.shutdown(timeout).await.unsettled {
+                let (entity, resource) = (bucket.entity.as_str(), bucket.resource.as_str());
+                tracing::warn!(target: "sluicegate", entity, resource, %error, "leased tokens were not given back");
+            }
             ready(|py| Ok(py.None()))
         })
     }

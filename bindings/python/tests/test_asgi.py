@@ -43,9 +43,9 @@ def test_an_application_is_limited_and_corrects_the_cost() -> None:
     limiter = sluicegate.memory(limits=["rpm=100/min", "tpm=1000/h"])
     first, second, refused = ask(application(limiter), "/chat?tokens=300", "/chat?tokens=400", "/chat")
     assert first.headers["ratelimit-policy"] == '"rpm";q=100;w=60, "tpm";q=1000;w=3600'
-    # 500 tokens of 1,000 an hour come back in 1,800 seconds.
-    assert first.headers["ratelimit"] == '"rpm";r=99;t=1, "tpm";r=500;t=1800'
-    assert second.headers["ratelimit"].startswith('"rpm";r=98;t=2, "tpm";r=200;t=2')
+    # The handler corrected it: 300 tokens of 1,000 an hour come back in 1,080 seconds.
+    assert first.headers["ratelimit"] == '"rpm";r=99;t=1, "tpm";r=700;t=1080'
+    assert second.headers["ratelimit"].startswith('"rpm";r=98;t=2, "tpm";r=300;t=25')
     # 300 tokens are left, and 200 come back in 720 seconds.
     assert refused.status_code == 429
     assert refused.headers["content-type"] == "application/problem+json"
@@ -105,6 +105,7 @@ def test_a_store_that_does_not_answer_is_503() -> None:
     ("limit", "taken", "policy", "left"),
     [
         ("rpm=100/min,burst=200", "50.5", '"rpm";q=200;w=60', '"rpm";r=149;t=31'),
+        ("rpm=10/min,capacity=100", "1", '"rpm";q=100;w=60', '"rpm";r=99;t=6'),
         ("half=8/500ms", "3", '"half";q=8', '"half";r=5;t=1'),
         ("slow=2/2d", "2", '"slow";q=2;w=172800', '"slow";r=0;t=172800'),
         ("files=5/never", "1", '"files";q=5', '"files";r=4'),

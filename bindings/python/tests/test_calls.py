@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from servers import Cable
 
 import sluicegate
 
@@ -194,6 +195,48 @@ def test_a_signal_loses_no_permit() -> None:
             assert taken(limiter) <= kept + 3
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_does_not_stop_a_correction(sluicegate_local: sluicegate.Local) -> None:
+    cable = Cable(sluicegate_local.endpoint_url)
+    limits, deadline = ["rpm=100/never"], timedelta(seconds=20)
+    limiter = sluicegate.dynamodb(
+        sluicegate_local.table, endpoint_url=cable.url, limits=limits, deadline=deadline
+    )
+    permit = limiter.acquire("signal", "r", {"rpm": 10}).sync()
+
+    def stop(signal_: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    cable.run(cable.set(whole=False))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TimeoutError):
+            permit.correct_to(rpm=4).sync()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    cable.run(cable.set(whole=True))
+    end = time.monotonic() + 20
+    while sluicegate_local.limiter().peek("signal", "r", limits=limits).sync()[0].available != 96:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_wait_beyond_every_timedelta_is_cut() -> None:
+    limiter = sluicegate.memory(limits=["rpm=1/365d,burst=10000000"])
+    limiter.acquire("u", "r", {"rpm": 10_000_000}).sync()
+    with pytest.raises(sluicegate.LimitExceededError) as refused:
+        limiter.acquire("u", "r", {"rpm": 10_000_000}).sync()
+    assert refused.value.retry_after is not None and refused.value.retry_after.days == 999_999_999
+
+
+@pytest.mark.parametrize("amount", ["1e999999999", "-1e-999999999", "9" * 1_000])
+def test_a_decimal_that_is_no_amount_is_refused_at_once(amount: str) -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    with pytest.raises(sluicegate.InvalidRequestError, match="give a number") as refused:
+        limiter.acquire("u", "r", {"rpm": Decimal(amount)})
+    assert len(str(refused.value)) < 300
 
 
 def test_exceptions_of_the_package_have_their_attributes() -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import calendar
+import hashlib
 import json
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import httpx
@@ -21,7 +23,8 @@ from starlette.routing import Route
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 from servers import INPUT_USD, OUTPUT_USD, Cable, Models, Served  # noqa: E402
-from sluicegate.litellm import SluicegateLogger  # noqa: E402
+from fastapi import HTTPException  # noqa: E402
+from sluicegate.litellm import SluicegateLogger, from_environment  # noqa: E402
 
 # A call with 5 output tokens, and at most 40 in its prompt.
 ESTIMATE_USD = 40 * INPUT_USD + 5 * OUTPUT_USD
@@ -208,6 +211,134 @@ def test_a_stream_that_is_cancelled_before_its_first_word_costs_the_prompt() -> 
         return (await limiter.peek("anonymous", "llm"))[0].available
 
     assert asyncio.run(main()) == 1_000 - 24
+
+
+def answered(
+    callback: SluicegateLogger, data: dict[str, Any], call_type: str = "acompletion", **event: Any
+) -> None:
+    """A call from its start to its success, as LiteLLM tells the callback of them."""
+
+    async def main() -> None:
+        await callback.async_pre_call_hook(None, None, data, call_type)
+        await callback.async_log_success_event({"litellm_call_id": "1"} | event, None, None, None)
+
+    asyncio.run(main())
+
+
+def budget(limits: list[str], **settings: Any) -> tuple[SluicegateLogger, Callable[[], list[Decimal]]]:
+    limiter = sluicegate.memory(limits=limits)
+    counts = [limit.split("=")[0] for limit in limits]
+    callback = SluicegateLogger(lambda: limiter, counts=counts, resource=lambda auth, data: "llm", **settings)
+    return callback, lambda: [status.available for status in limiter.peek("anonymous", "llm").sync()]
+
+
+def usage(prompt: int, completion: int) -> dict[str, Any]:
+    tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {"standard_logging_object": {"metadata": {"usage_object": tokens}}}
+
+
+def test_an_image_costs_what_litellm_says() -> None:
+    callback, left = budget(["rpm=10/never", "usd=1/never"])
+    data = {"model": "openai/dall-e-3", "litellm_call_id": "1", "prompt": "a sluice gate"}
+    answered(callback, data, "aimage_generation", response_cost=0.04, **usage(0, 0))
+    assert left() == [Decimal(9), Decimal("0.96")]
+
+
+def test_an_answer_without_usage_stays_at_its_estimate() -> None:
+    callback, left = budget(["tpm=1000/never"])
+    data = {"model": "m", "litellm_call_id": "1", "messages": [{"content": "x" * 60}], "max_tokens": 100}
+    answered(callback, data, response_cost=0.0, **usage(0, 0))
+    assert left() == [Decimal(1_000 - 124)]
+
+
+def test_a_call_that_is_passed_through_is_corrected() -> None:
+    callback, left = budget(["tpm=1000/never"])
+    data = {"model": "m", "max_tokens": 500, "litellm_logging_obj": SimpleNamespace(litellm_call_id="1")}
+    answered(callback, data, "pass_through_endpoint", **usage(10, 20))
+    assert left() == [Decimal(970)]
+
+
+def test_a_failure_under_another_id_gives_everything_back() -> None:
+    callback, left = budget(["tpm=1000/never"])
+
+    async def main() -> None:
+        data = {"model": "m", "litellm_call_id": "1", "max_tokens": 500}
+        await callback.async_pre_call_hook(None, None, data, "acompletion")
+        await callback.async_post_call_failure_hook({"litellm_call_id": "2"}, ValueError(), None)
+
+    asyncio.run(main())
+    assert left() == [Decimal(1_000)]
+
+
+def test_a_broken_stream_of_tool_calls_is_counted() -> None:
+    callback, left = budget(["tpm=1000/never"])
+    tool_call = SimpleNamespace(function=SimpleNamespace(arguments="x" * 90))
+    delta = SimpleNamespace(tool_calls=[tool_call])
+    chunk = SimpleNamespace(choices=[SimpleNamespace(delta=delta)])
+
+    async def broken() -> AsyncIterator[Any]:
+        yield chunk
+        raise ValueError
+
+    async def main() -> None:
+        data = {"model": "m", "litellm_call_id": "1", "messages": [{"content": "x" * 60}], "max_tokens": 500}
+        await callback.async_pre_call_hook(None, None, data, "acompletion")
+        with pytest.raises(ValueError):
+            async for _ in callback.async_post_call_streaming_iterator_hook(None, broken(), data):
+                pass
+        await callback.async_post_call_failure_hook(data, ValueError(), None)
+
+    asyncio.run(main())
+    assert left() == [Decimal(1_000 - 24 - 30)]
+
+
+def test_calls_that_have_nothing_to_count_pass() -> None:
+    callback, left = budget(["tpm=1000/never"])
+    answered(callback, {"model": "dall-e-3"}, "aimage_generation")
+    answered(callback, {"model": "mcp-tool-call", "max_tokens": 500}, "call_mcp_tool")
+    assert left() == [Decimal(1_000)]
+
+
+def test_a_call_of_several_models_is_refused() -> None:
+    callback, _ = budget(["tpm=1000/never"])
+    with pytest.raises(HTTPException, match="name one model"):
+        answered(callback, {"model": "gpt-4,gpt-4o"})
+
+
+def test_a_model_that_litellm_learns_later_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    import litellm
+    import sluicegate.litellm
+
+    monkeypatch.setattr(sluicegate.litellm, "PRICES_S", 0)
+    callback, left = budget(["usd=1/never"])
+    data = {"model": "mine", "litellm_call_id": "1", "max_tokens": 10}
+    with pytest.raises(HTTPException, match="no price"):
+        answered(callback, data)
+    cost = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.002, "since": timedelta(1)}
+    monkeypatch.setitem(litellm.model_cost, "mine", cost)
+    answered(callback, data, model="mine", **usage(100, 50))
+    assert left() == [Decimal("0.8")]
+
+
+@pytest.mark.parametrize("name", ["bob_x.com#EXT#@tenant", "a" * 300, "line\nbreak", "sk-secret"])
+def test_any_user_has_an_entity(name: str) -> None:
+    limiter = sluicegate.memory(limits=["rpm=10/never"])
+    callback = SluicegateLogger(
+        lambda: limiter, counts=["rpm"], entity="user", resource=lambda auth, data: "llm"
+    )
+    asyncio.run(callback.async_pre_call_hook(SimpleNamespace(user_id=name), None, {"model": "m"}, "acompletion"))
+    entity = hashlib.sha256(name.encode()).hexdigest()
+    assert [status.available for status in limiter.peek(entity, "llm").sync()] == [Decimal(9)]
+
+
+def test_settings_that_count_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="'rpd'"):
+        SluicegateLogger(sluicegate.memory, counts=["rpd"])
+    with pytest.raises(ValueError, match="Redis stores no limits"):
+        from_environment({"SLUICEGATE_REDIS_URL": "redis://127.0.0.1", "SLUICEGATE_COUNTS": "rpm"})
+    callback, _ = budget(["eur=1/never"])
+    with pytest.raises(HTTPException, match="no price"):
+        answered(callback, {"model": "gpt-4o-mini", "max_tokens": 10})
 
 
 def test_an_answer_of_the_cache_costs_nothing(proxy: Proxy) -> None:
