@@ -32,7 +32,7 @@ pub(crate) struct CallContext<'a> {
     pause: Duration,
     /// The duration of the table's quickest answer, [`PAUSE_MAX`] at most.
     quickest: Duration,
-    /// The reason why the last attempt was not answered; `None`: it was.
+    /// The newest error of the table, if no call succeeded after it.
     table_error: Option<TableError>,
 }
 
@@ -136,7 +136,11 @@ impl<'a> CallContext<'a> {
         let answer = tokio::time::timeout_at(self.deadline, call).await;
         self.quickest = self.quickest.min(start.elapsed());
         match answer {
-            Ok(result) => result,
+            Ok(Ok(result)) => {
+                self.table_error = None;
+                Ok(result)
+            }
+            Ok(error) => error,
             Err(elapsed) => Err(TableError::Unreachable(BoxError::from(elapsed)).into()),
         }
     }
@@ -160,6 +164,7 @@ pub(crate) fn new_id() -> RequestId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
 
     #[test]
     fn ids_differ_in_processes_that_were_cloned() {
@@ -168,5 +173,16 @@ mod tests {
             [new_id(), new_id()]
         };
         assert_ne!(clone(), clone());
+    }
+
+    #[tokio::test]
+    async fn an_error_from_before_an_answer_is_no_outage() {
+        let mut context = CallContext::new(&SystemClock, Duration::from_secs(60));
+        let silent = || TableError::Unreachable("silent".into());
+        assert!(context.wait_out(silent()).await);
+        context.in_time(async { Ok::<_, TableError>(()) }).await.unwrap();
+        assert!(matches!(context.given_up(), AcquireError::Contended { .. }));
+        assert!(context.wait_out(silent()).await);
+        assert!(matches!(context.given_up(), AcquireError::Unavailable(_)));
     }
 }
