@@ -1,4 +1,4 @@
-//! Names that arrive from outside: limits, entities, resources.
+//! Names that arrive from outside: limits, entities, resources, keys of corrections.
 //!
 //! They are checked once, here, so that every key built from them fits DynamoDB's limits and parses
 //! back to what it was built from. Short names (up to 23 bytes) are stored inline, without a heap
@@ -21,7 +21,7 @@ pub enum NameError {
     /// The name has no characters.
     #[error("{what} is empty: give at least one character")]
     Empty {
-        /// The kind of name: "limit name", "entity id" or "resource".
+        /// The kind of name: "limit name", "entity id", "resource" or "correction key".
         what: &'static str,
     },
     /// The name has more bytes than its keys have room for.

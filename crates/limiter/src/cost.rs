@@ -12,7 +12,8 @@ pub struct Cost {
     pub path: Option<WritePath>,
     /// Writes attempted.
     pub attempts: u32,
-    /// Write units spent, refused attempts included (each counted as one unit).
+    /// Write units spent, refused attempts included: each counts as one unit, in a transaction as two
+    /// for each item.
     pub write_units: f64,
     /// Read units spent.
     pub read_units: f64,

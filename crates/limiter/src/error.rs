@@ -37,8 +37,8 @@ pub enum AcquireError {
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid
-    /// part came from a client, as names of entities and amounts may. No call was made, unless the
-    /// table does not know a limit either or the bucket is full of other limits; nothing was taken.
+    /// part came from a client, as names of entities and amounts may. Nothing was taken. The store was
+    /// asked only where it does not know the limit either, or the bucket has no room for it.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// Permissions, the table or an item must be repaired first: 500.
@@ -166,7 +166,7 @@ pub enum InvalidRequest {
     Empty,
     /// An amount is zero or too large, or negative in an acquire.
     #[error(
-        "{limit}: {milli} millitokens are out of range: give up to {}, and not zero",
+        "{limit}: {milli} millitokens are out of range: at most {} is allowed, and not zero",
         Millitokens::MAX
     )]
     Amount {
@@ -190,7 +190,7 @@ pub enum InvalidRequest {
     /// answers 500, or 400 if a client names limits. Stored limits that are deleted leave the
     /// bucket.
     #[error(
-        "the bucket of {entity} has the maximum of {max} limits, and {limit} is not among them: name limits from a fixed set; to remove an unused limit, store it and delete it"
+        "the bucket of {entity} has the maximum of {max} limits, and {limit} is not among them: name limits from a fixed set; to remove an unused limit from the bucket, store that limit in the table, then delete the stored limit"
     )]
     BucketFull {
         /// The entity whose bucket it is.

@@ -50,14 +50,14 @@ pub trait LeaseCalls: Store {
 
     /// Leases and settles in one write.
     ///
-    /// With `unacked` it sends that lost write again under its id, and the request names what the
+    /// With `in_doubt` it sends that lost write again under its id, and the request names what the
     /// write was to settle. If it was done, this returns its result. If not, it leases when the
     /// tokens are wanted and available, and settles in any case. The bucket then remembers the id,
     /// so the lost attempt cannot take effect until four other writes have come.
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
-        unacked: Option<LeaseInDoubt>,
+        in_doubt: Option<LeaseInDoubt>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>>;
 
@@ -129,7 +129,7 @@ pub struct LeaseError {
     pub error: AcquireError,
     /// A write whose result is unknown. Until it is settled, no token that the request returned or
     /// counted may be used again.
-    pub unacked: Option<LeaseInDoubt>,
+    pub in_doubt: Option<LeaseInDoubt>,
     /// Writes attempted.
     pub attempts: u32,
 }
@@ -153,11 +153,11 @@ impl LeaseRequest<'_> {
     /// The context of a call for it, under the id of the lost write if there is one.
     pub(crate) fn call_context<'c>(
         &self,
-        unacked: Option<&LeaseInDoubt>,
+        in_doubt: Option<&LeaseInDoubt>,
         clock: &'c dyn Clock,
     ) -> CallContext<'c> {
-        match unacked {
-            Some(unacked) => CallContext::under(unacked.id.clone(), clock, self.deadline),
+        match in_doubt {
+            Some(in_doubt) => CallContext::under(in_doubt.id.clone(), clock, self.deadline),
             None => CallContext::new(clock, self.deadline),
         }
     }

@@ -88,7 +88,7 @@ impl Permit {
     /// After [`Ambiguous`](AdjustError::Ambiguous), which occurs only if tokens were to be given
     /// back, the correction counts as made: another call is another correction.
     pub async fn adjust(&self, limit: impl AsRef<str>, by: i64) -> Result<Adjusted, AdjustError> {
-        self.adjust_wide(limit.as_ref(), i128::from(by) * 1_000).await
+        self.adjust_one(limit.as_ref(), i128::from(by) * 1_000).await
     }
 
     /// As [`adjust`](Self::adjust), in thousandths of a token.
@@ -100,7 +100,7 @@ impl Permit {
         limit: impl AsRef<str>,
         by_milli: i64,
     ) -> Result<Adjusted, AdjustError> {
-        self.adjust_wide(limit.as_ref(), by_milli.into()).await
+        self.adjust_one(limit.as_ref(), by_milli.into()).await
     }
 
     /// As [`adjust`](Self::adjust), for several limits in one write for each bucket.
@@ -111,7 +111,7 @@ impl Permit {
         self.adjust_each(by, |_| by.clone()).await
     }
 
-    async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
+    async fn adjust_one(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
         let by = Amounts::from([amount(limit.into(), milli)?]);
         self.adjust_each(&by, |_| by.clone()).await
     }

@@ -209,7 +209,7 @@ impl Adjusted {
     }
 }
 
-/// The effect of a correction, with the bucket after it, for leasing.
+/// The effect of a correction on one bucket, with the bucket after it.
 #[derive(Debug)]
 pub struct Corrected {
     /// Its result.

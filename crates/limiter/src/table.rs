@@ -88,7 +88,7 @@ pub struct ReadItems {
     pub read_units: f64,
 }
 
-/// The reason why a write was not done.
+/// The reason why a write was not done, or may not have been.
 #[derive(Debug)]
 pub enum WriteError {
     /// A condition does not hold; this is the current item.
@@ -97,7 +97,7 @@ pub enum WriteError {
     Table(TableError),
 }
 
-/// The reason why a transaction was not done.
+/// The reason why a transaction was not done, or may not have been.
 #[derive(Debug)]
 pub enum TransactError {
     /// One reason for each write, in their order; at least one is not `None`.

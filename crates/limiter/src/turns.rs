@@ -9,60 +9,60 @@ use quick_cache::sync::Cache;
 use sluicegate_core::BucketId;
 use tokio::sync::Mutex;
 
-/// The most buckets with a queue. If one is forgotten while a task waits, only fairness is lost.
+/// The most buckets with a line. If one is forgotten while a task waits, only fairness is lost.
 const BUCKETS_MAX: usize = 10_000;
 
 #[derive(Debug)]
 pub(crate) struct Turns {
-    queues: Cache<BucketId, Arc<BucketQueue>>,
+    lines: Cache<BucketId, Arc<WaitingLine>>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { queues: Cache::new(BUCKETS_MAX) }
+        Self { lines: Cache::new(BUCKETS_MAX) }
     }
 }
 
 /// The tasks that wait for one bucket. The lock is handed on in the order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct BucketQueue {
+pub(crate) struct WaitingLine {
     head: Mutex<()>,
     waiting: AtomicUsize,
 }
 
-/// A place in a queue, left when dropped.
-pub(crate) struct QueueSlot<'a> {
-    queue: &'a BucketQueue,
+/// A place in a line, left when dropped.
+pub(crate) struct PlaceInLine<'a> {
+    line: &'a WaitingLine,
 }
 
 impl Turns {
-    pub(crate) fn of(&self, bucket: &BucketId) -> Arc<BucketQueue> {
-        let Ok(queue) =
-            self.queues.get_or_insert_with(bucket, || Ok::<_, Infallible>(Arc::default()));
-        queue
+    pub(crate) fn of(&self, bucket: &BucketId) -> Arc<WaitingLine> {
+        let Ok(line) =
+            self.lines.get_or_insert_with(bucket, || Ok::<_, Infallible>(Arc::default()));
+        line
     }
 }
 
-impl BucketQueue {
+impl WaitingLine {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    pub(crate) fn join(&self) -> QueueSlot<'_> {
+    pub(crate) fn join(&self) -> PlaceInLine<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        QueueSlot { queue: self }
+        PlaceInLine { line: self }
     }
 }
 
-impl QueueSlot<'_> {
+impl PlaceInLine<'_> {
     /// Waits until every task that joined earlier has left.
     pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.queue.head.lock().await
+        self.line.head.lock().await
     }
 }
 
-impl Drop for QueueSlot<'_> {
+impl Drop for PlaceInLine<'_> {
     fn drop(&mut self) {
-        self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.line.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -9,7 +9,8 @@ use crate::report::Report;
 /// A failure without a position to report: the whole event must come again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
-    /// A record without a readable position could not be put into quarantine.
+    /// The event must come again as a whole. Either a record without a readable position could not be
+    /// put into quarantine, or a write failed and the first record to deliver again has no position.
     #[error(
         "Lambda must deliver the whole batch again, because there is no sequence number to report: {reason}"
     )]

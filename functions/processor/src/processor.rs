@@ -49,8 +49,8 @@ impl Processor {
         Self { client, settings, rules: RulesCache::default(), outbox: None }
     }
 
-    /// Switches alerts on, and delivers them: each at least once, those of a batch right after it,
-    /// and those that failed or were left after a later one. `config` has the credentials for a
+    /// Switches alerts on. The processor delivers each alert at least once: right after its batch, or
+    /// after a later batch if that delivery failed or had no time left. `config` has the credentials for a
     /// destination on AWS; its region is that of the destination.
     #[must_use]
     pub fn delivering_to(mut self, destination: Destination, config: &SdkConfig) -> Self {
@@ -59,7 +59,7 @@ impl Processor {
         self
     }
 
-    /// Delivers the alerts that are due without a batch. It reads the table if the last read is a
+    /// Delivers the alerts that are due. It needs no batch. It reads the table if the last read is a
     /// minute old. Without a destination it does nothing.
     ///
     /// # Errors
@@ -99,8 +99,8 @@ impl Processor {
     /// Counts the records of one event. Writes are repeated until `deadline`; writes that are not
     /// done by then are reported in the outcome's response. Then it delivers the alerts that are
     /// due. An event without records, which a schedule sends, delivers those of the table, as
-    /// [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the table, all
-    /// records are done with at once, and nothing is delivered.
+    /// [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the table,
+    /// it reports all records as done and delivers no alert.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         if self.is_elsewhere() {
             let report = Report { records: as_u64(records.len()), ..Report::default() };

@@ -57,8 +57,8 @@ pub struct Settings {
     pub window_kinds: WindowKinds,
     /// The time for which windows are kept.
     pub retention: Retention,
-    /// The thresholds that the table has are claimed by the windows that reach them. If this is
-    /// off, they are not read.
+    /// If on, the processor claims each threshold of the table that a window reaches. If off, it
+    /// reads no thresholds.
     pub alerts: Switch,
     /// The one region that counts a global table. A processor elsewhere leaves records alone.
     pub home_region: Option<String>,
@@ -82,7 +82,7 @@ pub enum SettingsError {
     /// The table's name is not set.
     #[error("TABLE_NAME is not set: give the name of the DynamoDB table")]
     NoTable,
-    /// The list of windows has a text that is none, or is too long.
+    /// The list names something that is no kind of window, or too many kinds.
     #[error("USAGE_WINDOWS={value:?}: {source}")]
     Windows {
         /// The value as given.

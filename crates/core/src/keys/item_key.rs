@@ -36,7 +36,7 @@ pub enum ItemKey {
 }
 
 impl ItemKey {
-    /// The partition key, at most 265 bytes.
+    /// The partition key, at most 263 bytes.
     #[must_use]
     pub fn pk(&self) -> String {
         match self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bucket::Known;
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
-use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_AT_ONCE, OUTRUNS_AT_ONCE};
+use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_BEFORE_PAUSE, OUTRUNS_BEFORE_PAUSE};
 use super::state::{Ended, ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
 use super::unacked::may_be_forgotten;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
@@ -162,8 +162,9 @@ impl<W> WriteQueue<W> {
     /// returns the current item, so the first attempts after one have the best chance.
     fn pause_after_outruns(&mut self) {
         let only_corrects = self.only_corrects();
-        let at_once = if only_corrects { CORRECTION_OUTRUNS_AT_ONCE } else { OUTRUNS_AT_ONCE };
-        if self.outruns_in_a_row > at_once {
+        let most =
+            if only_corrects { CORRECTION_OUTRUNS_BEFORE_PAUSE } else { OUTRUNS_BEFORE_PAUSE };
+        if self.outruns_in_a_row > most {
             self.must_pause = true;
             // Others write during the pause.
             self.must_read = only_corrects;

@@ -10,12 +10,11 @@ use crate::{
     RulesHash, WritePlan, is_clock_ahead, reconfigure,
 };
 
-/// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits
-/// of requests.
+/// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
-/// After an outrun, the queue brings the item to limits again only if no process has claimed for this
-/// many milliseconds. A process that claims more often than this learns of newer limits within
-/// a minute, and brings them itself.
+/// After an outrun, the queue tries to change the item's limits again only if no process has claimed
+/// for this many milliseconds. A process that claims more often than this learns of newer limits
+/// within a minute, and writes them itself.
 const QUIET_MS: u64 = 4_000;
 
 /// The newest knowledge of a bucket.
@@ -72,7 +71,7 @@ pub(super) struct QueueBucket {
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write for a refusal: the limits that the request named, and its time.
     reconfigured: Option<(RulesHash, EpochMillis)>,
-    /// The same while the write is in flight.
+    /// The limits of such a write while it is in flight.
     reconfiguring: Option<RulesHash>,
     outrun: Option<ReconfigureOutrun>,
 }

@@ -113,7 +113,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Notes that an item is brought to the limits of this request, which is then refused: once.
+    /// Notes that the next write brings an item to the limits of this request, before the request is
+    /// refused. This happens once for each request and bucket.
     fn note_reconfiguring(&mut self, bucket: usize, id: &RequestId) {
         let mut waiting = self.waiting.iter_mut();
         if let Some(member) = waiting.find(|member| member.request.id == *id) {

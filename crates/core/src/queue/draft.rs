@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
     /// The least balance of each limit, refill and returned tokens included, that the write requires.
-    /// It covers each request that may be refused, after those before it.
+    /// With it, each request that may be refused has enough after the requests before it took theirs.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
@@ -142,7 +142,8 @@ impl BucketDraft {
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
-        // The balance covers an acquire after the claim, though perhaps not before it.
+        // Without a correction nothing is cut: an acquire may need more than the balance before the
+        // claim, and a condition checks the balance after it.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),

@@ -89,8 +89,8 @@ impl<W> WriteQueue<W> {
             self.pauses += 1;
             // Others write meanwhile.
             self.members().for_each(|member| member.seen_since_entry = Default::default());
-            let only_corrects = self.outruns_in_a_row > 0 && self.only_corrects();
-            return Action::Pause { in_a_row: self.pauses, only_corrects };
+            let corrections_were_outrun = self.outruns_in_a_row > 0 && self.only_corrects();
+            return Action::Pause { in_a_row: self.pauses, corrections_were_outrun };
         }
         if let Some(action) = self.extend_expiry(now) {
             return action;

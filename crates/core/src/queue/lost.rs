@@ -88,8 +88,8 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// Ends those waiting requests of a write of which no image can tell any more if it happened. The
-    /// write may still come.
+    /// No image can tell any more whether this write happened, and it may still happen. Ends those of
+    /// its waiting requests that `ends` selects, as ambiguous.
     fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
         self.note_ambiguous_leases(write);

@@ -13,7 +13,7 @@ pub(super) struct Member<W> {
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
     /// For each bucket: true if its newest image answers a call sent after the request entered, and
-    /// nothing made it doubtful since: a pause, a lost answer, or an image from another lane.
+    /// none of these came since: a pause, a lost answer, an image from another lane.
     pub(super) seen_since_entry: [bool; BUCKETS_MAX],
     /// True if it had entered when the last call was sent.
     pub(super) was_present: bool,
@@ -23,8 +23,8 @@ pub(super) struct Member<W> {
     /// needs.
     pub(super) passed_over_at: Option<EpochMillis>,
     pub(super) attempts: u32,
-    /// True for each bucket whose item may still be brought to the request's limits before it is
-    /// refused: once each.
+    /// For each bucket: true if the queue may still bring the item to the request's limits before it
+    /// refuses the request. It does so once.
     pub(super) may_reconfigure: [bool; BUCKETS_MAX],
     /// True if it gives up its conditions on the balance.
     pub(super) is_forced: bool,

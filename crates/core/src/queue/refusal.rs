@@ -10,8 +10,9 @@ use crate::status::{LimitStatus, evaluate_after};
 use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
-    /// Refuses a request that a recent image cannot serve, also while a write is in flight. It does not
-    /// if a waiting request gives tokens back, or if the write does, is upkeep or is being repeated.
+    /// Refuses a request that a recent image cannot serve, also while a write is in flight. It refuses
+    /// nothing while a waiting request gives tokens back, or while the write in flight gives tokens
+    /// back, is upkeep, or repeats a lost one.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
@@ -89,7 +90,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
-    /// Otherwise every process would write for the refill of the few milliseconds since.
+    /// Without this rule every process would write again, to claim a few milliseconds of refill.
     ///
     /// A claim from before this call began refuses only while it is younger than `refusal_age_max_ms`
     /// and the claim interval.

@@ -123,7 +123,7 @@ pub enum Action {
         /// Pauses of this queue in a row, this one included.
         in_a_row: u32,
         /// True if other writers came first and no caller waits for tokens.
-        only_corrects: bool,
+        corrections_were_outrun: bool,
     },
 }
 

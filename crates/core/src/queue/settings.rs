@@ -5,11 +5,11 @@ use crate::{ClaimInterval, RequestId};
 /// Writes that one request may be part of. An attempt fails because another writer came first or the
 /// table was throttled.
 pub(super) const ATTEMPTS_MAX: u32 = 40;
-/// Writes in a row that other writers came before, until the first pause: a failed condition hands
-/// over the item as it is this moment.
-pub(super) const OUTRUNS_AT_ONCE: u32 = 3;
+/// The queue pauses only after more than this many outrun writes in a row. Before that no pause is
+/// needed: a failed condition returns the item as it is at this moment.
+pub(super) const OUTRUNS_BEFORE_PAUSE: u32 = 3;
 /// The same if no caller waits for tokens.
-pub(super) const CORRECTION_OUTRUNS_AT_ONCE: u32 = 1;
+pub(super) const CORRECTION_OUTRUNS_BEFORE_PAUSE: u32 = 1;
 /// Attempts of a correction under its conditions on the balance. After that it is written without
 /// them.
 pub(super) const ATTEMPTS_BEFORE_FORCED: u32 = 12;
@@ -42,7 +42,7 @@ pub struct QueueSettings {
 /// The counts of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
-    /// Lost answers that no image could resolve.
+    /// Lost answers that no image can resolve, and refunds that were sent again after a lost answer.
     pub ambiguous: u32,
     /// Refill times that were pulled back because they were far ahead of this clock.
     pub clocks_ahead: u32,

@@ -58,9 +58,9 @@ impl UnackedRequest {
     }
 }
 
-/// True if the image is no evidence of a lost write: there is no item, or it is full and holds none of
-/// the ids from before the write, so `id` may have come and gone. `id` itself is no evidence: a
-/// repetition may have put it there.
+/// True if the image can no longer tell whether a lost write happened. Either there is no item, or the
+/// item's list of ids is full and has none of the ids from before the write: then `id` may have come
+/// and gone. `id` itself proves nothing, because a repetition may have put it there.
 pub(super) fn may_be_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

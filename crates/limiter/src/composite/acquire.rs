@@ -18,8 +18,9 @@ use crate::table::Table;
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     ///
-    /// A request that enters the queue again has another id. If a lost write carried it before and
-    /// happened, the queue gives those tokens back, perhaps before the request enters again.
+    /// A request gets a new id before it enters the queue again. If a lost write carried it under the
+    /// old id and took effect, the queue gives those tokens back, perhaps before the request enters
+    /// again.
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],
@@ -125,8 +126,8 @@ impl<T: Table> CompositeStore<T> {
 /// The parts and the path of a grant.
 fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
     let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-    // No path: an earlier attempt did it. A grant without one would pass for one of held tokens
-    // (`Grant::is_held`), so it gets a path.
+    // `done.path` is `None` if an earlier attempt took the tokens. `Grant::is_held` would take a grant
+    // without a path for held tokens.
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 

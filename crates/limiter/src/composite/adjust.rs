@@ -77,7 +77,7 @@ impl<T: Table> CompositeStore<T> {
                     is_silent,
                     context.cost.attempts,
                 );
-                Err(self.may_have_given_back(correction, is_in_doubt, error.into()))
+                Err(self.error_if_in_doubt(correction, is_in_doubt, error.into()))
             }
         }?;
         corrected.adjusted.already_made = marked.as_ref().is_some_and(MarkedCalls::was_marked);
@@ -105,10 +105,10 @@ impl<T: Table> CompositeStore<T> {
             )),
             Outcome::Failed { is_in_doubt } => {
                 let error = AdjustError::Setup(setup_error(table_error.as_deref()));
-                Err(self.may_have_given_back(correction, is_in_doubt, error))
+                Err(self.error_if_in_doubt(correction, is_in_doubt, error))
             }
             Outcome::Contended { is_in_doubt } => {
-                Err(self.may_have_given_back(correction, is_in_doubt, AdjustError::Contended))
+                Err(self.error_if_in_doubt(correction, is_in_doubt, AdjustError::Contended))
             }
             _ => Err(AdjustError::Contended),
         }
@@ -126,9 +126,9 @@ impl<T: Table> CompositeStore<T> {
         Corrected { adjusted, image, attempts: context.cost.attempts }
     }
 
-    /// True if the refund may have been made, or may still be: the caller must not try again. After
-    /// any other error but "unavailable", nothing was done.
-    fn may_have_given_back(
+    /// The error for the caller. If a refund may have been made, or may still be, it is `Ambiguous`,
+    /// and the caller must not try again. After any other error but `Unavailable`, nothing was done.
+    fn error_if_in_doubt(
         &self,
         correction: &Correction<'_>,
         is_in_doubt: bool,
@@ -150,7 +150,8 @@ impl<T: Table> CompositeStore<T> {
 impl From<AcquireError> for AdjustError {
     fn from(error: AcquireError) -> Self {
         match error {
-            // An unknown result is kept apart from its reason.
+            // `Unavailable` around another error says that the outcome is unknown. The caller knows
+            // that from `is_in_doubt`.
             AcquireError::Unavailable(source) => match source.downcast::<AcquireError>() {
                 Ok(error) => (*error).into(),
                 Err(source) => Self::Unavailable(source),

@@ -13,7 +13,7 @@ use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePla
 
 use super::composite_store::{CompositeStore, image};
 use super::settings::Certainty;
-use super::table_call::{Asked, Calls, PendingCall, TableReply};
+use super::table_call::{Calls, PendingCall, TableCall, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
 use crate::table::{
@@ -21,12 +21,12 @@ use crate::table::{
 };
 
 impl<T: Table> Calls for CompositeStore<T> {
-    fn call(&self, asked: Asked) -> PendingCall {
+    fn call(&self, asked: TableCall) -> PendingCall {
         let (table, certainty) = (self.table.clone(), self.settings.certainty);
         Box::pin(async move {
             match asked {
-                Asked::Read(buckets) => read(table.as_ref(), &buckets).await,
-                Asked::Write(buckets, write) => {
+                TableCall::Read(buckets) => read(table.as_ref(), &buckets).await,
+                TableCall::Write(buckets, write) => {
                     self::write(table.as_ref(), certainty, &buckets, &write).await
                 }
             }

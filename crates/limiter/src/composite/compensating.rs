@@ -102,7 +102,7 @@ fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
         (AcquireError::NeverAdmissible(child), AcquireError::NeverAdmissible(parent)) => {
             NeverAdmissible { limits: [child.limits, parent.limits].concat() }.into()
         }
-        // An error that waiting does not repair comes first.
+        // The child's limits fill up while its caller waits; the parent's error may stay.
         (AcquireError::LimitExceeded(_), parent) => parent,
         (child, _) => child,
     }

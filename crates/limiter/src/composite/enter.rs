@@ -53,8 +53,8 @@ impl Lane {
                     tokio::select! {
                         biased;
                         resolved = &mut open.receiver => break resolved.ok(),
-                        // This caller leads next, unless its own request is resolved: then the
-                        // leader that resolved it goes on.
+                        // This caller leads next. If its own request was resolved meanwhile, it
+                        // returns, and the leader that resolved it goes on.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;

@@ -46,14 +46,14 @@ pub(super) struct Entry {
 /// The state of an entry that a lock protects.
 #[derive(Debug, Default)]
 struct EntryState {
-    resolved: Option<ResolvedLimits>,
+    configuration: Option<KnownConfiguration>,
     /// The requests that take from this bucket and its parent's in one transaction.
     cascade: Option<(BucketId, Arc<Lane>)>,
 }
 
-/// A resolved configuration, and the time until which it is valid.
+/// A configuration as it was last put together, and the time until which it is valid.
 #[derive(Debug, Clone)]
-pub(super) struct ResolvedLimits {
+pub(super) struct KnownConfiguration {
     pub(super) configuration: Arc<Configuration>,
     /// The stored levels that it was made from; `None`: it holds explicit limits alone.
     pub(super) made_from: Option<MadeFrom>,
@@ -111,11 +111,11 @@ impl Entry {
         lane
     }
 
-    pub(super) fn resolved(&self) -> Option<ResolvedLimits> {
-        self.lock().resolved.clone()
+    pub(super) fn configuration(&self) -> Option<KnownConfiguration> {
+        self.lock().configuration.clone()
     }
 
-    pub(super) fn set_resolved(&self, resolved: ResolvedLimits) {
-        self.lock().resolved = Some(resolved);
+    pub(super) fn set_configuration(&self, known: KnownConfiguration) {
+        self.lock().configuration = Some(known);
     }
 }

@@ -6,8 +6,8 @@ use futures_util::FutureExt as _;
 use sluicegate_core::keys::ItemKey;
 
 use super::composite_store::CompositeStore;
-use super::resolve::Lookup;
 use super::settings::CascadeMode;
+use super::targets::Lookup;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::cost::Cost;

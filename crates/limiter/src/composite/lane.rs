@@ -45,7 +45,7 @@ pub(crate) struct Lane {
 pub(super) struct LaneState {
     pub(super) queue: WriteQueue<LaneWaiter>,
     /// The last write, if it may be sent again.
-    pub(super) last: Option<Arc<Write>>,
+    pub(super) last_write: Option<Arc<Write>>,
     /// The call on the table; `None` while the leader awaits it.
     pub(super) pending_call: Option<(PendingCall, Instant)>,
     /// If the leader has not acted by then, another caller takes over; `None`: there is no leader.
@@ -86,7 +86,7 @@ impl Lane {
     ) -> Self {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
-            last: None,
+            last_write: None,
             pending_call: None,
             leader_due_at: None,
             term: 0,
@@ -174,7 +174,7 @@ impl Lane {
             Answer::Written(_) | Answer::ConditionFailed(_) | Answer::Unusable
         ) {
             // It is not sent again.
-            state.last = None;
+            state.last_write = None;
         }
         state.table_error = reply.table_error.map(Arc::new);
         state.last_acted_at = clock.map_or(state.last_acted_at, Clock::now);

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::lane::{ANSWER_TIME_MAX, LATE_MAX, Lane};
-use super::table_call::{Asked, Calls, PendingCall, Resolved, TableReply};
+use super::table_call::{Calls, PendingCall, Resolved, TableCall, TableReply};
 use crate::call::new_id;
 use crate::clock::Clock;
 use crate::table::TableError;
@@ -125,24 +125,26 @@ impl Leader<'_> {
                 state.leader_due_at = Some(due_at);
                 match action {
                     Action::Idle => return true,
-                    Action::Pause { in_a_row, only_corrects } => {
-                        Some(pause(in_a_row, only_corrects, state.quickest))
+                    Action::Pause { in_a_row, corrections_were_outrun } => {
+                        Some(pause(in_a_row, corrections_were_outrun, state.quickest))
                     }
                     Action::Read(buckets) => {
                         let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
-                        self.pending_call = Some(calls.call(Asked::Read(keys.collect())));
+                        self.pending_call = Some(calls.call(TableCall::Read(keys.collect())));
                         None
                     }
                     Action::Write(write) => {
                         // The same transaction again is the same attempt.
-                        let is_new =
-                            !state.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &write));
+                        let is_new = !state
+                            .last_write
+                            .as_ref()
+                            .is_some_and(|last| Arc::ptr_eq(last, &write));
                         for waiter in state.queue.waiters() {
                             waiter.cost.attempts += u32::from(is_new);
                         }
-                        state.last = Some(write.clone());
+                        state.last_write = Some(write.clone());
                         let buckets = self.lane.buckets.clone();
-                        self.pending_call = Some(calls.call(Asked::Write(buckets, write)));
+                        self.pending_call = Some(calls.call(TableCall::Write(buckets, write)));
                         None
                     }
                 }
@@ -213,9 +215,9 @@ fn silence() -> TableReply {
 
 /// A random pause that grows: by round trips if other writers came first and no caller waits for
 /// tokens.
-fn pause(in_a_row: u32, only_corrects: bool, quickest: Duration) -> Duration {
+fn pause(in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
     let in_a_row = in_a_row.min(12);
-    let longest = match only_corrects {
+    let longest = match corrections_were_outrun {
         true => quickest
             .max(Duration::from_millis(1))
             .saturating_mul(2 << in_a_row)

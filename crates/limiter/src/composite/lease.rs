@@ -1,7 +1,7 @@
 //! Leases tokens of one bucket and settles earlier leases, in one write.
 //!
 //! A lease enters the queue of its bucket as every request does. If its outcome is not known when
-//! its time is up, it is handed back as an [`LeaseInDoubt`], and enters again under the same id.
+//! its time is up, it is handed back as a [`LeaseInDoubt`], and enters again under the same id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use sluicegate_core::{
 use super::composite_store::CompositeStore;
 use super::deadline_error::{error_at_deadline, setup_error};
 use super::lane::Lane;
-use super::resolve::Lookup;
 use super::table_call::{Expired, Resolved};
+use super::targets::Lookup;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::cost::Cost;
@@ -61,13 +61,13 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
-        unacked: Option<LeaseInDoubt>,
+        in_doubt: Option<LeaseInDoubt>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         async move {
-            let mut context = lease.call_context(unacked.as_ref(), clock);
+            let mut context = lease.call_context(in_doubt.as_ref(), clock);
             // A lane that the cache has forgotten still knows the outcome of its writes.
-            let lane = unacked.and_then(|unacked| unacked.lane);
+            let lane = in_doubt.and_then(|in_doubt| in_doubt.lane);
             let lane = lane.unwrap_or_else(|| {
                 self.images.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
             });
@@ -82,14 +82,14 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     let leased = lane.lease_in_doubt(&id);
                     let leased = leased.or_else(|| is_ambiguous.then(Amounts::new));
                     let remembered = Vec::new();
-                    let unacked = leased.map(|leased| LeaseInDoubt {
+                    let in_doubt = leased.map(|leased| LeaseInDoubt {
                         id,
                         leased,
                         remembered,
                         is_ambiguous,
                         lane: Some(lane.clone()),
                     });
-                    Err(LeaseError { error, unacked, attempts: cost.attempts })
+                    Err(LeaseError { error, in_doubt, attempts: cost.attempts })
                 }
             }
         }

@@ -22,9 +22,9 @@ mod lead;
 mod lease;
 mod newest_image;
 mod once;
-mod resolve;
 mod settings;
 mod table_call;
+mod targets;
 
 pub use self::composite_store::CompositeStore;
 #[cfg(feature = "leasing")]

@@ -7,7 +7,7 @@ use sluicegate_core::{BucketId, Counts};
 
 use super::calls::transact;
 use super::composite_store::CompositeStore;
-use super::table_call::{Asked, Calls, PendingCall};
+use super::table_call::{Calls, PendingCall, TableCall};
 use crate::table::{Mark, Table};
 
 /// The calls of one correction with a mark.
@@ -29,8 +29,8 @@ impl<'a, T: Table> MarkedCalls<'a, T> {
 }
 
 impl<T: Table> Calls for MarkedCalls<'_, T> {
-    fn call(&self, asked: Asked) -> PendingCall {
-        let Asked::Write(buckets, write) = asked else { return self.store.call(asked) };
+    fn call(&self, asked: TableCall) -> PendingCall {
+        let TableCall::Write(buckets, write) = asked else { return self.store.call(asked) };
         let (table, mark) = (self.store.table.clone(), self.mark.clone());
         let was_marked = self.was_marked.clone();
         Box::pin(async move {

@@ -10,7 +10,7 @@ use crate::cost::Cost;
 use crate::table::TableError;
 
 /// A call of a lane.
-pub(super) enum Asked {
+pub(super) enum TableCall {
     /// Reads these buckets, by a strongly consistent read.
     Read(Vec<BucketId>),
     /// Makes this write of the lane's buckets.
@@ -44,7 +44,7 @@ impl TableReply {
 /// The interface through which a lane sends its calls.
 pub(super) trait Calls: Send + Sync {
     /// Makes a call on the table.
-    fn call(&self, asked: Asked) -> PendingCall;
+    fn call(&self, asked: TableCall) -> PendingCall;
     /// Takes in the counts of a queue.
     fn count(&self, counts: Counts, buckets: &[BucketId]);
 }

@@ -76,7 +76,7 @@ impl Guard {
         &self.settings
     }
 
-    /// True if only probes ask the store.
+    /// True if no new call may ask the store.
     #[cfg(feature = "leasing")]
     pub(crate) fn is_open(&self) -> bool {
         self.health.is_open()

@@ -53,7 +53,7 @@ impl StoreHealth {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    /// True if only probes ask the store.
+    /// True if no new call may ask the store.
     #[cfg(feature = "leasing")]
     pub(crate) fn is_open(&self) -> bool {
         self.circuit.needs_probes()

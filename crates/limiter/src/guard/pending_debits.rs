@@ -18,7 +18,7 @@ use crate::lock::lock;
 /// The most buckets with pending debits. Grants of further buckets are not debited at the store.
 const PENDING_DEBITS_MAX: usize = 10_000;
 /// Locks over the sums: several times as many as threads that grant at once.
-const SHARDS: usize = 32;
+const STRIPES: usize = 32;
 /// Corrections in flight at once.
 const AT_ONCE: usize = 16;
 
@@ -26,10 +26,10 @@ const AT_ONCE: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct PendingDebits {
     /// Debits that are being sent. An id stands for one amount: later consumption is another debit.
-    /// Locked before any shard.
+    /// Locked before any stripe.
     sent: Mutex<VecDeque<PendingDebit>>,
-    /// The sums that are not being sent, each bucket in the shard of its hash.
-    unsent: [Mutex<Shard>; SHARDS],
+    /// The sums that are not being sent, each bucket in the stripe of its hash.
+    unsent: [Mutex<Stripe>; STRIPES],
     hasher: DefaultHashBuilder,
     /// The number of pending debits, sent or not.
     count: AtomicUsize,
@@ -37,7 +37,7 @@ pub(super) struct PendingDebits {
     has_said_full: AtomicBool,
 }
 
-type Shard = HashMap<BucketId, PendingAmounts, DefaultHashBuilder>;
+type Stripe = HashMap<BucketId, PendingAmounts, DefaultHashBuilder>;
 
 /// The pending consumption of one bucket.
 #[derive(Debug, Clone)]
@@ -59,9 +59,9 @@ impl PendingDebits {
         lock(&self.sent)
     }
 
-    fn shard(&self, bucket: &BucketId) -> MutexGuard<'_, Shard> {
-        let shards = self.unsent.len() as u64;
-        lock(&self.unsent[usize::try_from(self.hasher.hash_one(bucket) % shards).unwrap_or(0)])
+    fn stripe(&self, bucket: &BucketId) -> MutexGuard<'_, Stripe> {
+        let stripes = self.unsent.len() as u64;
+        lock(&self.unsent[usize::try_from(self.hasher.hash_one(bucket) % stripes).unwrap_or(0)])
     }
 
     /// True if there are any; read on every round, without a lock.
@@ -72,10 +72,10 @@ impl PendingDebits {
     /// The consumption of a bucket that is not known to be debited.
     pub(super) fn of(&self, bucket: &BucketId) -> Amounts {
         let sent = self.sent();
-        let shard = self.shard(bucket);
+        let stripe = self.stripe(bucket);
         let sent = sent.iter().filter(|debit| debit.bucket == *bucket).map(|debit| &debit.pending);
         let mut sum = Amounts::new();
-        for pending in shard.get(bucket).into_iter().chain(sent) {
+        for pending in stripe.get(bucket).into_iter().chain(sent) {
             sum += &pending.amounts;
         }
         sum
@@ -89,8 +89,8 @@ impl PendingDebits {
         configuration: &Arc<Configuration>,
         counters: &Counters,
     ) {
-        let mut shard = self.shard(bucket);
-        if let Some(pending) = shard.get_mut(bucket) {
+        let mut stripe = self.stripe(bucket);
+        if let Some(pending) = stripe.get_mut(bucket) {
             pending.amounts += amounts;
             pending.follow(configuration);
             return;
@@ -108,7 +108,7 @@ impl PendingDebits {
         }
         let pending =
             PendingAmounts { amounts: amounts.clone(), configuration: configuration.clone() };
-        shard.insert(bucket.clone(), pending);
+        stripe.insert(bucket.clone(), pending);
     }
 
     /// The debits to be sent next; the same ones until they are removed.
@@ -116,8 +116,8 @@ impl PendingDebits {
         let mut sent = self.sent();
         if sent.len() < AT_ONCE {
             let debit = |(bucket, pending)| PendingDebit { id: new_id(), bucket, pending };
-            for shard in &self.unsent {
-                sent.extend(lock(shard).drain().map(debit));
+            for stripe in &self.unsent {
+                sent.extend(lock(stripe).drain().map(debit));
             }
             self.has_said_full.store(false, Ordering::Relaxed);
         }

@@ -118,7 +118,7 @@ impl Leaser {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 // If it leased any tokens, no caller got them.
-                if failed.unacked.is_some() {
+                if failed.in_doubt.is_some() {
                     self.meter.ambiguous();
                 }
                 Err(failed.error)

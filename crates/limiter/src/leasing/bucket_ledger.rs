@@ -48,7 +48,7 @@ pub(super) struct Unfinished {
     /// When a write was last answered, with any result.
     pub(super) last_reply_at: Option<Instant>,
     /// A write in doubt, with its plan.
-    pub(super) unacked: Option<Box<(LeaseInDoubt, LeasePlan)>>,
+    pub(super) in_doubt: Option<Box<(LeaseInDoubt, LeasePlan)>>,
     /// A commit in flight or in doubt.
     pub(super) commit: Option<Commit>,
     /// Corrections in doubt. If one is sent again, it goes to the store again, not to the pools.
@@ -144,8 +144,8 @@ impl BucketLedger {
         self.commit().and_then(|commit| commit.amounts.get(limit)).map_or(0, |milli| milli.get())
     }
 
-    fn has_unacked(&self) -> bool {
-        self.unfinished.as_ref().is_some_and(|unfinished| unfinished.unacked.is_some())
+    fn has_lease_in_doubt(&self) -> bool {
+        self.unfinished.as_ref().is_some_and(|unfinished| unfinished.in_doubt.is_some())
     }
 
     /// Counts the takes since the last call, and notes that the bucket was used if there were any.
@@ -172,7 +172,7 @@ impl BucketLedger {
     /// True if the store must be told something.
     pub(super) fn has_unreported(&self, settings: &LeaseSettings) -> bool {
         let is_retired = || self.limit_ledgers.iter().any(|limit_ledger| limit_ledger.retired > 0);
-        self.has_unacked()
+        self.has_lease_in_doubt()
             || match settings.mode {
                 LeaseMode::Strict(Accounting::AtLease) => is_retired(),
                 LeaseMode::Strict(Accounting::AtSettle) => is_retired() || self.has_used(),
@@ -223,7 +223,7 @@ impl BucketLedger {
 impl Unfinished {
     fn is_done(&self) -> bool {
         self.write_lock.is_none()
-            && self.unacked.is_none()
+            && self.in_doubt.is_none()
             && self.commit.is_none()
             && self.corrections_in_doubt.is_empty()
     }

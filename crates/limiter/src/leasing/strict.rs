@@ -36,7 +36,7 @@ impl Leaser {
     ) -> Result<Cost, AcquireError> {
         let (until, bucket) = (Instant::now() + deadline, &turn.bucket);
         let is_needed = !need.is_empty();
-        let mut spent = self.resolve_unacked(turn, kind, accounting, is_needed, deadline).await?;
+        let mut spent = self.resolve_in_doubt(turn, kind, accounting, is_needed, deadline).await?;
         let times = self.times();
         let (plan, configuration, last_answered_id, unreported_for) = {
             let ledger = &mut *turn.ledger();
@@ -75,7 +75,7 @@ impl Leaser {
     }
 
     /// Finds out the result of a write in doubt, if there is one.
-    async fn resolve_unacked(
+    async fn resolve_in_doubt(
         &self,
         turn: &WriteTurn,
         kind: WriteKind,
@@ -84,15 +84,15 @@ impl Leaser {
         deadline: Duration,
     ) -> Result<Cost, AcquireError> {
         let until = Instant::now() + deadline;
-        let (unacked, configuration) = {
+        let (in_doubt, configuration) = {
             let ledger = &mut *turn.ledger();
-            let Some(unacked) = ledger.unfinished().unacked.take() else {
+            let Some(in_doubt) = ledger.unfinished().in_doubt.take() else {
                 return Ok(Cost::default());
             };
-            (unacked, ledger.configuration.clone())
+            (in_doubt, ledger.configuration.clone())
         };
-        let (unacked, plan) = *unacked;
-        let returned = returned_with(&plan, &unacked);
+        let (in_doubt, plan) = *in_doubt;
+        let returned = returned_with(&plan, &in_doubt);
         let nothing = BTreeMap::new();
         let mut lease = LeaseRequest {
             bucket: &turn.bucket.id(),
@@ -105,19 +105,19 @@ impl Leaser {
             deadline,
         };
         let mut tried = 0;
-        let mut result = self.store.lease(&lease, Some(unacked), &self.clock).await;
+        let mut result = self.store.lease(&lease, Some(in_doubt), &self.clock).await;
         // If the lost lease was ahead of need, the store gives up early. A request that waits for
         // tokens does not.
-        while let Err(LeaseError { error: AcquireError::Contended { .. }, unacked, attempts }) =
+        while let Err(LeaseError { error: AcquireError::Contended { .. }, in_doubt, attempts }) =
             &mut result
             && is_needed
             && Instant::now() < until
-            && unacked.as_ref().is_some_and(|unacked| !unacked.is_ambiguous)
+            && in_doubt.as_ref().is_some_and(|in_doubt| !in_doubt.is_ambiguous)
         {
             self.meter.wrote(*attempts);
             tried += *attempts;
             lease.deadline = until.saturating_duration_since(Instant::now());
-            result = self.store.lease(&lease, unacked.take(), &self.clock).await;
+            result = self.store.lease(&lease, in_doubt.take(), &self.clock).await;
         }
         // The request that needed tokens has had its answer, so all of them go into the pools.
         let cost = self.finish(turn, plan, &[], Sent::Again, result)?;
@@ -146,9 +146,9 @@ impl Leaser {
             }
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
-                match failed.unacked {
-                    Some(unacked) if !unacked.is_ambiguous => {
-                        ledger.unfinished().unacked = Some(Box::new((unacked, plan)));
+                match failed.in_doubt {
+                    Some(in_doubt) if !in_doubt.is_ambiguous => {
+                        ledger.unfinished().in_doubt = Some(Box::new((in_doubt, plan)));
                     }
                     None if sent == Sent::New => turn.bucket.undo(ledger, &plan, self.times()),
                     _ => self.meter.ambiguous(),
@@ -174,9 +174,9 @@ fn counting(accounting: Accounting, plan: &LeasePlan) -> Counting<'_> {
 
 /// The returned amounts, and zero for each limit of the lost lease. So the store writes, and
 /// remembers its id, even if nothing else is settled.
-fn returned_with(plan: &LeasePlan, unacked: &LeaseInDoubt) -> Amounts {
+fn returned_with(plan: &LeasePlan, in_doubt: &LeaseInDoubt) -> Amounts {
     let mut returned = plan.returned.clone();
-    for limit in unacked.limits() {
+    for limit in in_doubt.limits() {
         returned.entry(limit.clone()).or_insert(Millitokens::ZERO);
     }
     returned

@@ -71,10 +71,10 @@ impl LeaseCalls for RedisStore {
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
-        unacked: Option<LeaseInDoubt>,
+        in_doubt: Option<LeaseInDoubt>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
-        self.lease_or_resolve(lease, unacked, clock).boxed()
+        self.lease_or_resolve(lease, in_doubt, clock).boxed()
     }
 
     fn read_bucket<'a>(
@@ -99,41 +99,41 @@ impl LeaseCalls for RedisStore {
 }
 
 impl RedisStore {
-    /// Leases and settles. With `unacked`, sends that write again under its id to find out its
+    /// Leases and settles. With `in_doubt`, sends that write again under its id to find out its
     /// result.
     async fn lease_or_resolve(
         &self,
         lease: &LeaseRequest<'_>,
-        unacked: Option<LeaseInDoubt>,
+        in_doubt: Option<LeaseInDoubt>,
         clock: &dyn Clock,
     ) -> Result<LeaseOutcome, LeaseError> {
         let named = lease.named();
         if let Err(error) = lease.check(&named) {
-            return Err(LeaseError { error, unacked, attempts: 0 });
+            return Err(LeaseError { error, in_doubt, attempts: 0 });
         }
         let configuration = Arc::new(lease.configuration.clone());
         let target = ScriptBucket { bucket: lease.bucket.clone(), configuration };
-        let remembered = match &unacked {
-            Some(unacked) => unacked.remembered.clone(),
+        let remembered = match &in_doubt {
+            Some(in_doubt) => in_doubt.remembered.clone(),
             None => lease.last.cloned().into_iter().collect(),
         };
-        let is_resolving = unacked.is_some();
-        let mut context = lease.call_context(unacked.as_ref(), clock);
+        let is_resolving = in_doubt.is_some();
+        let mut context = lease.call_context(in_doubt.as_ref(), clock);
         let reply = self.repeat(
             &mut context,
             &LEASE,
             std::slice::from_ref(&target),
-            |context, in_doubt| {
+            |context, is_in_doubt| {
                 let write = LeaseWrite {
                     id: &context.id,
-                    sent: self.sent(clock, in_doubt),
+                    sent: self.sent(clock, is_in_doubt),
                     is_resolving,
                     remembered: &remembered,
                 };
                 self.lease_call(lease, &target, &named, &write)
             },
         );
-        let (result, in_doubt) = match reply.await {
+        let (result, is_in_doubt) = match reply.await {
             Ok(reply) => {
                 (self.read_lease(lease, reply, &target, &named), context.cost.attempts > 1)
             }
@@ -153,15 +153,15 @@ impl RedisStore {
                 let error = AcquireError::Unavailable("the answer to a call was lost".into());
                 (error, WriteEffect::Ambiguous)
             }
-            Err(Failure::Error(error)) if in_doubt => (error, WriteEffect::InDoubt),
+            Err(Failure::Error(error)) if is_in_doubt => (error, WriteEffect::InDoubt),
             Err(Failure::Error(error)) => (error, WriteEffect::None),
             // An unexpected reply leaves the write in doubt.
             Err(Failure::TableError(table_error)) => {
                 (context.end(table_error), WriteEffect::InDoubt)
             }
         };
-        let unacked = in_doubt_after(unacked, effect, lease, id, remembered);
-        Err(LeaseError { error, unacked, attempts })
+        let in_doubt = in_doubt_after(in_doubt, effect, lease, id, remembered);
+        Err(LeaseError { error, in_doubt, attempts })
     }
 
     fn lease_call(

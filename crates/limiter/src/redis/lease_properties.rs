@@ -158,11 +158,11 @@ impl ComparedLease<'_> {
                         prop_assert_eq!(&done.leased, &leased);
                         self.compare(done.image.as_deref())?;
                         if done.cost.path.is_some() {
-                            let again = self.leasing.resolve(&said, unacked(&done.id, &[])).await;
+                            let again = self.leasing.resolve(&said, in_doubt(&done.id, &[])).await;
                             prop_assert_eq!(&again.unwrap().leased, &leased);
                         }
                     }
-                    (Err(LeaseError { error, unacked: None, .. }), Err(standings)) => {
+                    (Err(LeaseError { error, in_doubt: None, .. }), Err(standings)) => {
                         let told = match error {
                             AcquireError::LimitExceeded(exceeded) => exceeded.limits,
                             AcquireError::NeverAdmissible(never) => never.limits,

@@ -93,9 +93,9 @@ impl Leasing {
     async fn resolve(
         &self,
         said: &Said,
-        unacked: LeaseInDoubt,
+        in_doubt: LeaseInDoubt,
     ) -> Result<LeaseOutcome, LeaseError> {
-        self.store.lease(&self.order(said), Some(unacked), &self.clock).await
+        self.store.lease(&self.order(said), Some(in_doubt), &self.clock).await
     }
 }
 
@@ -106,7 +106,7 @@ fn figures(done: &LeaseOutcome) -> (i64, i64, i64) {
     (leased.get(), limit.tokens.get(), i64::try_from(limit.consumed.get()).unwrap())
 }
 
-fn unacked(id: &RequestId, remembered: &[&LeaseOutcome]) -> LeaseInDoubt {
+fn in_doubt(id: &RequestId, remembered: &[&LeaseOutcome]) -> LeaseInDoubt {
     let remembered = remembered.iter().map(|done| done.id.clone()).collect();
     LeaseInDoubt {
         id: id.clone(),
@@ -140,7 +140,7 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     let refused = leasing.lease(&Said::wants(90_000, 90_000).returns(50_000)).await.unwrap_err();
     let AcquireError::LimitExceeded(exceeded) = &refused.error else { panic!("{refused:?}") };
     assert_eq!(exceeded.retry_after, Some(Duration::from_millis(100)));
-    assert!(refused.unacked.is_none());
+    assert!(refused.in_doubt.is_none());
 
     // Settled alone, by the used amount; tokens that no longer fit are lost.
     let used = Some(Amounts::from([(name(0), milli(-3_000))]));
@@ -170,39 +170,39 @@ async fn a_lease_that_was_not_answered_is_done_once() {
     let said = Said::wants(1_000, 80_000);
     let first = leasing.lease(&said).await.unwrap();
     // It was done: the answer names the leased amount.
-    let again = leasing.resolve(&said, unacked(&first.id, &[])).await.unwrap();
+    let again = leasing.resolve(&said, in_doubt(&first.id, &[])).await.unwrap();
     assert_eq!((figures(&again), again.cost.path), ((25_000, 75_000, 25_000), None));
     let settling = Said { wanted: BTreeMap::new(), ..said.clone() }.returns(0);
-    let again = leasing.resolve(&settling, unacked(&first.id, &[])).await.unwrap();
+    let again = leasing.resolve(&settling, in_doubt(&first.id, &[])).await.unwrap();
     assert_eq!(figures(&again), (25_000, 75_000, 25_000));
 
     // It was not done: it is done now.
     let id = new_id();
-    let done = leasing.resolve(&Said::wants(0, 9_000), unacked(&id, &[])).await.unwrap();
+    let done = leasing.resolve(&Said::wants(0, 9_000), in_doubt(&id, &[])).await.unwrap();
     assert_eq!((figures(&done), &done.id), ((9_000, 66_000, 34_000), &id));
 
     // Its tokens are no longer there: the rest of it is done, and it can no longer take effect.
     let id = new_id();
     let said = Said::wants(90_000, 90_000).returns(4_000);
-    let settled = leasing.resolve(&said, unacked(&id, &[&done])).await.unwrap();
+    let settled = leasing.resolve(&said, in_doubt(&id, &[&done])).await.unwrap();
     assert_eq!(figures(&settled), (0, 70_000, 30_000));
     leasing.clock.advance(Duration::from_secs(1));
-    let late = leasing.resolve(&said, unacked(&id, &[])).await.unwrap();
+    let late = leasing.resolve(&said, in_doubt(&id, &[])).await.unwrap();
     assert_eq!((late.leased.len(), late.cost.path), (0, None));
 
     // Four others wrote since it may have been done.
     for _ in 0..4 {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
-    let lost = leasing.resolve(&said, unacked(&id, &[&settled])).await.unwrap_err();
-    assert!(lost.unacked.is_some_and(|unacked| unacked.is_ambiguous));
+    let lost = leasing.resolve(&said, in_doubt(&id, &[&settled])).await.unwrap_err();
+    assert!(lost.in_doubt.is_some_and(|in_doubt| in_doubt.is_ambiguous));
     assert_eq!(leasing.store.counters.ambiguous.get(), 1);
     // Three others, and the bucket remembers the one before it.
     let known = leasing.lease(&Said::wants(1, 1)).await.unwrap();
     for _ in 0..3 {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
-    leasing.resolve(&Said::wants(1, 1), unacked(&new_id(), &[&known])).await.unwrap();
+    leasing.resolve(&Said::wants(1, 1), in_doubt(&new_id(), &[&known])).await.unwrap();
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn lease_after_three_others_is_remembered_to_the_millitoken() {
     for _ in 0..3 {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
-    let again = leasing.resolve(&said, unacked(&first.id, &[])).await.unwrap();
+    let again = leasing.resolve(&said, in_doubt(&first.id, &[])).await.unwrap();
     assert_eq!(again.leased, Amounts::from([(name(0), milli(most - 3)), (name(1), milli(7))]));
 }
 

@@ -246,9 +246,9 @@ impl<'a> Compared<'a> {
             };
             // The id of a lease in doubt is the caller's. Both buckets get the same call.
             let (leased, remembered, is_ambiguous) = (Amounts::new(), Vec::new(), false);
-            let unacked =
+            let in_doubt =
                 LeaseInDoubt { id: id.clone(), leased, remembered, is_ambiguous, lane: None };
-            let _ = store.lease(&order, Some(unacked), &self.clock).await;
+            let _ = store.lease(&order, Some(in_doubt), &self.clock).await;
         }
     }
 

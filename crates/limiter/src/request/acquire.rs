@@ -122,8 +122,9 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// Takes from this parent's bucket of the same resource too, all or nothing over both. The
-    /// parent is not asked for a limit that it does not have.
+    /// Takes from this parent's bucket of the same resource too: from both or from none, as
+    /// [`CascadeMode`](crate::settings::CascadeMode) says. The parent is not asked for a limit that it does not
+    /// have.
     pub fn cascade_to(mut self, parent: impl AsRef<str>) -> Self {
         self.cascade = Some(CascadeTo::Parent(SmolStr::new(parent)));
         self
@@ -201,7 +202,7 @@ impl AcquireRequest<&Limiter> {
         let parent_limits =
             self.parent_limits.as_ref().map(|named| named.check(&none)).transpose()?;
         let cascade = match self.cascade {
-            // The parent of all others has none itself.
+            // The limiter's common parent may ask for itself. It has no parent.
             None => match self.limiter.options().cascade.clone() {
                 Cascade::To(parent) if parent == entity => Cascade::No,
                 cascade => cascade,

@@ -76,22 +76,22 @@ impl<'a> AdjustRequest<'a> {
 
     /// Adds `tokens` to the consumption of a limit; negative tokens are given back.
     pub fn by(self, limit: impl AsRef<str>, tokens: i64) -> Self {
-        self.wide(limit, i128::from(tokens) * 1_000)
+        self.add_milli(limit, i128::from(tokens) * 1_000)
     }
 
     /// As [`by`](Self::by), in thousandths of a token.
     pub fn by_milli(self, limit: impl AsRef<str>, milli: i64) -> Self {
-        self.wide(limit, milli.into())
+        self.add_milli(limit, milli.into())
     }
 
     /// Adds the amounts of several limits; negative ones are given back.
     pub fn by_all(self, amounts: &Amounts) -> Self {
-        amounts
-            .iter()
-            .fold(self, |request, (limit, amount)| request.wide(limit.as_str(), (*amount).into()))
+        amounts.iter().fold(self, |request, (limit, amount)| {
+            request.add_milli(limit.as_str(), (*amount).into())
+        })
     }
 
-    fn wide(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
+    fn add_milli(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
         self.amounts.push((SmolStr::new(limit), milli));
         self
     }

@@ -61,8 +61,8 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     }
 }
 
-/// The most time for which a waiting request does not ask: a limit that was raised meanwhile must
-/// reach it as soon as any other request.
+/// A waiting request asks at least this often. So it learns of a raised limit as soon as any other
+/// request does.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
 /// Asks now or, in its turn, when the tokens are there.
@@ -75,14 +75,14 @@ pub(crate) async fn wait_for<'a>(
     let clock = limiter.clock();
     let mut budget = WaitBudget::new(clock, wait);
     let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };
-    let queue = limiter.turns().of(&bucket);
-    if queue.is_empty() {
+    let line = limiter.turns().of(&bucket);
+    if line.is_empty() {
         match ask().await {
             Err(AcquireError::LimitExceeded(exceeded)) if budget.lasts_for(&exceeded) => {}
             result => return result,
         }
     }
-    let place = queue.join();
+    let place = line.join();
     // A request ahead waits for its own time at most, but that may be longer than this one's.
     let time_over = clock.sleep(budget.left());
     let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), time_over).await else {

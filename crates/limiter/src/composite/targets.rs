@@ -16,7 +16,7 @@ use sluicegate_core::{
 use super::bucket_request::BucketRequest;
 use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
-use super::images::{Entry, MadeFrom, ResolvedLimits};
+use super::images::{Entry, KnownConfiguration, MadeFrom};
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
@@ -125,7 +125,7 @@ impl<T: Table> CompositeStore<T> {
         Ok((target, record))
     }
 
-    /// The configuration as it was last resolved, if it is still valid.
+    /// The configuration as it was last put together, if it is still valid.
     fn remembered(
         &self,
         entry: &Entry,
@@ -133,7 +133,7 @@ impl<T: Table> CompositeStore<T> {
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let ResolvedLimits { configuration, made_from } = entry.resolved()?;
+        let KnownConfiguration { configuration, made_from } = entry.configuration()?;
         let is_current = match &made_from {
             None => !needs_stored,
             Some(levels) => {
@@ -282,7 +282,7 @@ fn resolve_configuration(
     let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
     let made_from =
         levels.map(|levels| MadeFrom { valid: levels.valid(), changes: levels.changes });
-    entry.set_resolved(ResolvedLimits { configuration: configuration.clone(), made_from });
+    entry.set_configuration(KnownConfiguration { configuration: configuration.clone(), made_from });
     configuration
 }
 
@@ -313,5 +313,5 @@ impl BucketRequest {
 }
 
 #[cfg(test)]
-#[path = "resolve_tests.rs"]
+#[path = "targets_tests.rs"]
 mod tests;
