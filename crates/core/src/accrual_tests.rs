@@ -1,6 +1,7 @@
 use super::*;
+use crate::claim::{Claim, ClaimInterval, Gain};
 use crate::fixtures::{at, by_calendar, milli, name, rule};
-use crate::{Amounts, CompositeBucket, ConfigStamp, EntityId, LimitBalance, Resource};
+use crate::{Amounts, CompositeBucket, Condition, ConfigStamp, EntityId, LimitBalance, Resource};
 use proptest::prelude::*;
 
 const DAY_MS: i64 = 86_400_000;
@@ -166,6 +167,26 @@ fn debt_of_a_calendar_limit_is_carried_or_forgiven() {
         let full_at = MONDAY - 19 * 3_600_000 + full_after * 7 * DAY_MS;
         assert_eq!(wait, Wait::Millis((full_at - MONDAY).unsigned_abs()), "{boundaries}");
     }
+}
+
+/// A debit that comes between the image and the claim makes a debt, which this claim does not forgive.
+#[test]
+fn claim_that_may_forgive_a_debt_requires_the_balance_that_it_saw() {
+    let claim = |boundaries: &str, tokens: i64| {
+        let rule = by_calendar(5_000, boundaries);
+        let balance = LimitBalance { rule, tokens: milli(tokens), consumed: milli(0).into() };
+        let (since, until) = (at(MONDAY), at(MONDAY + 7 * DAY_MS));
+        let gain = Gain { since, until, returned: milli(0) };
+        Claim::of(&name("x"), &balance, milli(5_000), milli(1_000), gain, ClaimInterval::default())
+    };
+    for tokens in [-7_000, -1, 0] {
+        let claimed = claim("week,debt=forgiven", tokens);
+        assert_eq!(claimed.condition, Condition::Exactly(name("x"), milli(tokens)), "{tokens}");
+        assert_eq!(tokens + claimed.tokens, 5_000);
+    }
+    let carried = claim("week", 0);
+    assert_eq!(carried.condition, Condition::AtMost(name("x"), 0));
+    assert_eq!(carried.tokens, 5_000);
 }
 
 #[test]

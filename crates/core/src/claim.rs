@@ -50,6 +50,7 @@ impl Claim {
         let (tokens, cap) = (i128::from(balance.tokens.get()), i128::from(cap.get()));
         let accrued = refill.gap(since, until);
         let forgiven = refill.forgiven(tokens, since, until);
+        let may_forgive = refill.forgiven(-1, since, until) > 0;
         let gap = forgiven + accrued + i128::from(returned.get());
         // Room for what accrues in the next interval, so that its writers need no claim of their
         // own; a request for the whole burst gets it.
@@ -62,13 +63,13 @@ impl Claim {
         // little room as one that reaches it. A shorter one fills up: were it cut as well, busy
         // writers would keep the bucket below its burst for ever.
         let room = if accrued < accrues { 0 } else { headroom };
-        if tokens + gap <= cap - room && forgiven == 0 {
+        if tokens + gap <= cap - room && !may_forgive {
             // A refund that lands first must not be topped up by a refill computed without it.
             let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
             return Self { tokens: milli(gap), condition };
         }
-        // Right only for this balance, which it was cut for, or whose debt it forgives. For another,
-        // refill is lost.
+        // Right only for this balance, which it was cut for, or whose debt it forgives: one that a
+        // debit makes meanwhile, too. For another, refill is lost.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }
