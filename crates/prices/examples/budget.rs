@@ -42,8 +42,8 @@ async fn main() -> Result<(), BoxError> {
         };
         let mut answer = UsageReader::default();
         complete().for_each(|chunk| answer.push(chunk));
-        // Without usage in the answer, the estimate stays taken.
-        let usage = answer.usage().unwrap_or(most);
+        // Without the usage of the whole answer, the estimate stays taken.
+        let usage = answer.usage().filter(|_| answer.is_complete()).unwrap_or(most);
         permit.correct_to(&book.amounts(MODEL, &usage, now)?).await?;
         let cost = book.cost(MODEL, &usage, now)?;
         for left in permit.remaining().iter().filter(|left| left.limit.as_str() == "usd") {

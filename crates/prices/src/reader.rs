@@ -63,6 +63,13 @@ impl UsageReader {
         self.counts.usage()
     }
 
+    /// True if the usage is that of the whole answer. Anthropic's first event has the input, and an
+    /// output of about one token: if the stream breaks off after it, the actual output is not known.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.counts.is_complete()
+    }
+
     fn extend_line(&mut self, piece: &[u8]) {
         self.skips |= self.line.len() + piece.len() > LINE_MAX;
         if self.skips {

@@ -24,7 +24,9 @@ const CACHE_WRITE: [&str; 4] = [
 /// Only OpenAI sends one of these.
 const OPENAI: [&str; 3] = ["prompt_tokens", "prompt_tokens_details", "input_tokens_details"];
 /// The objects of an event that can hold `usage`: of the Responses API, Anthropic, ConverseStream.
-const WRAPPERS: [&str; 3] = ["response", "message", "metadata"];
+const WRAPPERS: [&str; 3] = ["response", MESSAGE, "metadata"];
+/// Anthropic's, at the start of a stream.
+const MESSAGE: &str = "message";
 
 /// A response without readable token counts.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +77,8 @@ pub(crate) struct Counts {
     cache_write: Option<u64>,
     /// True if the input includes the cached and the cache-write tokens.
     input_is_total: bool,
+    /// True if the newest counts are those of a message that begins.
+    is_beginning: bool,
 }
 
 impl Counts {
@@ -85,6 +89,7 @@ impl Counts {
         let Some(usage) = usages.next() else {
             return Ok(Self::default());
         };
+        let in_message = body.get(MESSAGE).and_then(|message| message.get("usage"));
         let is_sent = |name: &&str| usage.get(name).is_some_and(|value| !value.is_null());
         Ok(Self {
             input: count(usage, &INPUT)?,
@@ -92,6 +97,7 @@ impl Counts {
             cached: count(usage, &CACHED)?,
             cache_write: count(usage, &CACHE_WRITE)?,
             input_is_total: OPENAI.iter().any(is_sent),
+            is_beginning: in_message.is_some_and(|of_message| std::ptr::eq(of_message, usage)),
         })
     }
 
@@ -102,6 +108,14 @@ impl Counts {
         self.cached = newer.cached.or(self.cached);
         self.cache_write = newer.cache_write.or(self.cache_write);
         self.input_is_total |= newer.input_is_total;
+        if newer.usage().is_some() {
+            self.is_beginning = newer.is_beginning;
+        }
+    }
+
+    /// True if there are counts, and not only those of a message that begins.
+    pub(crate) fn is_complete(self) -> bool {
+        self.usage().is_some() && !self.is_beginning
     }
 
     /// The usage; `None` without any count. A count that was not sent is zero.

@@ -45,6 +45,9 @@ fn usage_of_a_stream_that_breaks_off_is_that_of_its_events() {
     let mut reader = UsageReader::default();
     reader.push(&stream.as_bytes()[..stream.find("event: message_delta").unwrap()]);
     assert_eq!(reader.usage(), usage([11, 1, 5_120, 2_051]));
+    assert!(!reader.is_complete(), "its one output token is not the last");
+    reader.push(&stream.as_bytes()[stream.find("event: message_delta").unwrap()..]);
+    assert!(reader.is_complete());
 }
 
 #[test]
