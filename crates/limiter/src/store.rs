@@ -189,6 +189,9 @@ pub struct Correction<'a> {
 pub struct Adjusted {
     /// Limits that the bucket no longer has: nothing was corrected there.
     pub dropped: Vec<LimitName>,
+    /// The same with the entity whose bucket lacks the limit, of an
+    /// [`AdjustRequest`](crate::request::AdjustRequest): the entity's own or its parent's.
+    pub dropped_of: Vec<(EntityId, LimitName)>,
     /// True if the correction had to give up its conditions on the balance.
     pub is_forced: bool,
     /// True if an earlier correction with the same key was made, perhaps by an attempt of this one whose
@@ -204,6 +207,7 @@ impl Adjusted {
     /// Adds the result of another bucket's correction.
     pub(crate) fn add(&mut self, other: Self) {
         self.dropped.extend(other.dropped);
+        self.dropped_of.extend(other.dropped_of);
         self.is_forced |= other.is_forced;
         self.write_units += other.write_units;
     }

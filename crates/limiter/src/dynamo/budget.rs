@@ -112,16 +112,20 @@ impl Windows<'_> {
     /// The use of a period by its own window, or by the windows that divide it. `None`: there are
     /// none.
     async fn used_in_period(&mut self, start: EpochMillis) -> Result<Option<i128>, ReadError> {
-        let own = self.status.rule.refill().calendar().map(|at| at.calendar);
+        let own = self.status.rule.refill().calendar().map(|at| WindowKind::Calendar(at.calendar));
         let now_s = self.now.get() / 1_000;
         let mut most = None;
-        for kind in own.map(WindowKind::Calendar).into_iter().chain(KINDS) {
+        for kind in own.into_iter().chain(KINDS) {
             if kind.containing(start).start_s() * 1_000 != start.get() {
                 continue;
             }
             let windows = self.read(kind, start).await?;
             // Windows of the start may have expired, and a kind that was switched on later shows less.
+            // The limit's own window is there or not.
             let is_whole = windows.first().is_some_and(|first| {
+                if Some(kind) == own {
+                    return true;
+                }
                 let kept_s = first.expires_at_s.map(|expires| expires - first.window.end_s());
                 kept_s.is_none_or(|kept_s| start.get() / 1_000 + kept_s > now_s)
             });

@@ -98,10 +98,11 @@ impl<L> AcquireRequest<L> {
         self.ask(limit, milli.into())
     }
 
-    /// Asks for the amounts of several limits, as a price book estimates them.
+    /// Asks for the amounts of several limits, as a price book estimates them. Zeros are left out.
     pub fn consume_all(self, amounts: &Amounts) -> Self {
         amounts
             .iter()
+            .filter(|(_, amount)| **amount != Millitokens::ZERO)
             .fold(self, |request, (limit, amount)| request.ask(limit.as_str(), (*amount).into()))
     }
 

@@ -162,7 +162,10 @@ impl<'a> AdjustRequest<'a> {
             };
             let adjusted = self.limiter.guard().correct(&correction).await;
             match (adjusted, &corrected) {
-                (Ok(adjusted), _) => {
+                (Ok(mut adjusted), _) => {
+                    let dropped = adjusted.dropped.iter();
+                    adjusted.dropped_of =
+                        dropped.map(|limit| (entity.clone(), limit.clone())).collect();
                     total.already_made &= adjusted.already_made;
                     total.add(adjusted);
                 }
