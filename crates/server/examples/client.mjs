@@ -22,7 +22,7 @@ export class Sluicegate {
     if (token) this.headers.authorization = `Bearer ${token}`;
   }
 
-  /** Takes all amounts or none; throws Refused. `more`: limits, cascade, wait_ms. */
+  /** Takes all amounts or none; throws Refused. `more`: limits, parent, wait_ms. */
   acquire(entity, resource, amounts, more = {}) {
     return this.#post("/v1/acquire", { entity, resource, amounts, ...more });
   }

@@ -30,7 +30,7 @@ class Sluicegate:
             self.headers["authorization"] = f"Bearer {token}"
 
     def acquire(self, entity, resource, amounts, **more):
-        """Takes all amounts or none; raises Refused. `more`: limits, cascade, wait_ms."""
+        """Takes all amounts or none; raises Refused. `more`: limits, parent, wait_ms."""
         body = {"entity": entity, "resource": resource, "amounts": amounts, **more}
         return self._post("/v1/acquire", body)
 

@@ -40,6 +40,8 @@ const STREAMS_MAX: u32 = 1_000;
 const HEADER_BYTES_MAX: u32 = 32 * 1_024;
 /// The least time for giving leased tokens back.
 const RETURN_LEASES_MIN: Duration = Duration::from_secs(5);
+/// The longest pause between two looks at the first bytes of a connection.
+const PEEK_PAUSE_MAX: Duration = Duration::from_millis(320);
 /// The pause after a failed accept: the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -249,12 +251,14 @@ where
 async fn begins_as_http2(stream: &TcpStream) -> std::io::Result<bool> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut first = [0; PREFACE.len()];
+    let mut pause = Duration::from_millis(5);
     loop {
         let bytes = stream.peek(&mut first).await?;
         if bytes == PREFACE.len() || bytes == 0 || !PREFACE.starts_with(&first[..bytes]) {
             return Ok(first == PREFACE);
         }
         // Some of them are there: nothing wakes this task for the others.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PEEK_PAUSE_MAX);
     }
 }

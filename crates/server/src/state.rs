@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -25,6 +26,11 @@ pub(crate) struct ServerState {
     pub(crate) decides_alone: bool,
     /// One for each request that may be in flight.
     pub(crate) request_slots: Semaphore,
+    /// One for each request that may wait for tokens.
+    pub(crate) waiting_slots: Semaphore,
+    /// The time at which the store was last asked if it is ready, and its answer. The lock is held
+    /// while it is asked.
+    pub(crate) readiness: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// Signs the ids of permits if the configuration names no key.
     random_key: [u8; 32],
     /// The beginning of the names of this process's permits.
@@ -73,6 +79,9 @@ impl ServerState {
                 OnUnavailable::Allow | OnUnavailable::Local
             ),
             request_slots: Semaphore::new(bounds.requests.min(Semaphore::MAX_PERMITS)),
+            // Those that do not wait still have places.
+            waiting_slots: Semaphore::new((bounds.requests / 2).clamp(1, Semaphore::MAX_PERMITS)),
+            readiness: tokio::sync::Mutex::default(),
             random_key,
             name: URL_SAFE_NO_PAD.encode(random::<12>()?),
             permits: AtomicU64::new(0),

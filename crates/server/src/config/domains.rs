@@ -51,8 +51,8 @@ pub struct Rule {
     pub entity: String,
     /// The resource; `{key}` is the value of that entry.
     pub resource: String,
-    /// The limits of the bucket, like `rpm=100/minute`. Absent: those that are stored, or the
-    /// server's `limits`.
+    /// The limits of the bucket, like `rpm=100/minute`. Absent: the server's `limits`, and those
+    /// that are stored under other names.
     #[serde(default)]
     pub limits: Vec<String>,
     /// The limits that a hit takes from, and the amount that it takes of each: tokens, or money in the

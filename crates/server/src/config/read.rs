@@ -64,6 +64,9 @@ impl Config {
     }
 }
 
+/// The sections in which a value of the wrong form may be a secret.
+const SECRETS: [&str; 2] = ["/permits/keys", "/store/redis"];
+
 /// The settings that an error of the schema is about, with a message for each.
 fn messages(error: &ValidationError<'_>, schema: &Value) -> Vec<(String, String)> {
     let at = error.instance_path().as_str();
@@ -82,6 +85,10 @@ fn messages(error: &ValidationError<'_>, schema: &Value) -> Vec<(String, String)
             let message =
                 "not 64 hexadecimal digits; `printf %s \"$TOKEN\" | sha256sum` makes them";
             vec![(at.to_owned(), message.to_owned())]
+        }
+        // Without the value: it may be a key or a password.
+        _ if at.ends_with("/sha256") || SECRETS.iter().any(|section| at.starts_with(section)) => {
+            vec![(at.to_owned(), error.masked().to_string())]
         }
         _ => vec![(at.to_owned(), error.to_string())],
     }

@@ -37,7 +37,8 @@ pub struct Config {
     /// The time in which the store must decide, in milliseconds.
     #[schemars(range(min = 1, max = 60_000))]
     pub deadline_ms: Option<u64>,
-    /// The limits of a request that brings none and has none stored, like `rpm=100/minute`.
+    /// The limits of a request that brings none, and of its parent, like `rpm=100/minute`. They win
+    /// over stored limits of the same name: leave out those that are stored.
     #[serde(default)]
     pub limits: Vec<String>,
     /// The prices of models. Absent: requests name amounts.

@@ -1,11 +1,12 @@
 //! The calls on the limiter for the buckets of a request.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 use http::HeaderMap;
 use sluicegate::types::{Amounts, Millitokens};
-use sluicegate::{AcquireError, AdjustError, LimitExceeded, LimitStatus, Permit};
+use sluicegate::{AcquireError, AdjustError, EntityId, LimitExceeded, LimitStatus, Permit};
 use tokio::sync::oneshot;
 use tonic::Status;
 
@@ -132,9 +133,15 @@ pub(super) async fn adjust(state: &ServerState, group: &Group) -> Result<(), Sta
     match request.by_all(&group.amounts).await {
         Ok(adjusted) if adjusted.dropped.is_empty() => Ok(()),
         Ok(adjusted) => {
-            let mut amounts = group.amounts.clone();
-            amounts.retain(|limit, _| adjusted.dropped.contains(limit));
-            adjust_new_limits(state, group, &amounts).await
+            let mut of_entities: BTreeMap<EntityId, Amounts> = BTreeMap::new();
+            for (entity, limit) in adjusted.dropped_of {
+                let amount = group.amounts.of(&limit);
+                of_entities.entry(entity).or_default().insert(limit, amount);
+            }
+            let counted = of_entities
+                .iter()
+                .map(|(entity, amounts)| adjust_new_limits(state, group, entity, amounts));
+            try_join_all(counted).await.map(drop)
         }
         Err(AdjustError::InvalidRequest(invalid)) => Err(failed(&invalid.into())),
         Err(AdjustError::Setup(setup)) => Err(failed(&setup.into())),
@@ -145,14 +152,16 @@ pub(super) async fn adjust(state: &ServerState, group: &Group) -> Result<(), Sta
     }
 }
 
-/// Counts amounts of limits that the bucket does not have yet: only an acquire adds a limit.
+/// Counts amounts of limits that the bucket of this entity, a child or its parent, does not have yet:
+/// only an acquire adds a limit.
 async fn adjust_new_limits(
     state: &ServerState,
     group: &Group,
+    entity: &EntityId,
     amounts: &Amounts,
 ) -> Result<(), Status> {
-    let Bucket { entity, resource } = &group.bucket;
-    let request = state.limiter.acquire(entity, resource).limits(group.limits.clone());
+    let request = state.limiter.acquire(entity.as_str(), &group.bucket.resource).no_cascade();
+    let request = request.limits(group.limits.clone());
     let least = |limit| Some((limit, Millitokens::new(1).ok()?));
     let least: Amounts = amounts.keys().cloned().filter_map(least).collect();
     let permit = request.consume_all(&least).await.map_err(|error| failed(&error))?;

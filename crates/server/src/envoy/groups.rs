@@ -72,16 +72,20 @@ impl Group {
             }
         }
         for (limit, per_hit) in &rule.consume {
-            // A peek asks for one token: any positive amount would do.
-            let more = match self.call {
+            let before = i128::from(self.amounts.of(limit).get());
+            let sum = match self.call {
+                // It asks for one token, however many descriptors do.
                 Call::Peek => Some(1_000),
-                Call::Acquire | Call::Adjust => hits.checked_mul(per_hit.get().into()),
+                Call::Acquire | Call::Adjust => {
+                    hits.checked_mul(per_hit.get().into()).and_then(|more| more.checked_add(before))
+                }
             };
-            let sum = more.and_then(|more| more.checked_add(self.amounts.of(limit).get().into()));
             let sum = sum.and_then(|sum| i64::try_from(sum).ok());
             let sum = sum.and_then(|sum| Millitokens::new(sum).ok());
             let sum = sum.ok_or_else(|| Status::invalid_argument("the hits are too many"))?;
-            if sum != Millitokens::ZERO {
+            if sum == Millitokens::ZERO {
+                self.amounts.remove(limit);
+            } else {
                 self.amounts.insert(limit.clone(), sum);
             }
         }

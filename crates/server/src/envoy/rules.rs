@@ -121,8 +121,11 @@ fn amount(limit: &str, amount: &Amount) -> Result<(LimitName, Millitokens), (Str
     let name = LimitName::new(limit).map_err(|error| wrong(error.to_string()))?;
     let milli = parse_amount(limit, &amount.text()).and_then(|milli| i64::try_from(milli).ok());
     let milli = milli.and_then(|milli| Millitokens::new(milli).ok());
-    let of = milli.ok_or_else(|| {
-        wrong("expected at most three decimals, or nine of money, and 10^15 tokens".to_owned())
+    let of = milli.filter(|milli| *milli > Millitokens::ZERO).ok_or_else(|| {
+        wrong(
+            "expected more than zero, at most three decimals, or nine of money, and 10^15 tokens"
+                .to_owned(),
+        )
     })?;
     Ok((name, of))
 }

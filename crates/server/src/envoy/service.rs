@@ -69,8 +69,10 @@ impl Service {
                 let own = |limit: &&FoundLimit| rule.consume.contains_key(&limit.limit);
                 answer.statuses[*n] = status_of(decision.limits.iter().filter(own), now);
             }
-            // The balances of a bucket that gets its tokens back are not those of the answer.
-            if decision.is_refused() == answer.is_refused {
+            // The balances of a bucket that gets its tokens back are not those of the answer, and an
+            // admitted look has none.
+            let is_look = group.call == Call::Peek && !answer.is_refused;
+            if !is_look && decision.is_refused() == answer.is_refused {
                 answer.of_buckets.push(decision.headers.clone());
             }
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sluicegate::request::Remaining;
@@ -39,8 +40,8 @@ pub(super) struct AcquireBody {
     amounts: Written,
     /// The most tokens that the request may have, of a model that has a price: the resource.
     usage: Option<TokenCounts>,
-    /// The limits, like `rpm=100/min` or `usd=200/month`. Absent: those that are stored, or else the
-    /// server's.
+    /// The limits, like `rpm=100/min` or `usd=200/month`. Absent: the server's, and those that are
+    /// stored under other names.
     #[serde(default)]
     limits: Vec<String>,
     /// Take from the bucket of this parent, too. Absent: as the entity's record says.
@@ -48,7 +49,7 @@ pub(super) struct AcquireBody {
     /// Take from no parent, whatever the entity's record says.
     #[serde(default)]
     no_cascade: bool,
-    /// The limits of the parent, if they are not stored.
+    /// The limits of the parent, if they are not stored. Absent: `limits`.
     #[serde(default)]
     parent_limits: Vec<String>,
     /// The time to wait for tokens, in milliseconds. It ends with the server's time for a request.
@@ -112,6 +113,13 @@ pub(super) async fn acquire(
         None => Amounts::new(),
     };
     amounts.extend(amount::read(&body.amounts)?);
+    let _waiting = match body.wait_ms {
+        0 => None,
+        _ => Some(state.waiting_slots.try_acquire().map_err(|_| {
+            let detail = "as many requests wait as may wait: ask again later";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        })?),
+    };
     let result = body.request(&state, &amounts)?.await;
     let now = state.limiter.clock().now();
     match result {

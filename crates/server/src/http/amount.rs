@@ -1,12 +1,12 @@
-//! Amounts in JSON: numbers in the unit of their limit, exact. They are tokens with up to three
-//! decimals; of a limit that is named after a currency, they are money with up to nine.
+//! Amounts in JSON: numbers in the unit of their limit. They are tokens with up to three decimals; of
+//! a limit that is named after a currency, they are money with up to nine.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sluicegate::types::{AmountOf, Amounts, LimitName, Millitokens};
-use sluicegate_core::parse_amount;
+use sluicegate_core::{Currency, parse_amount};
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
@@ -23,7 +23,10 @@ pub(super) type Written = BTreeMap<String, Box<RawValue>>;
 pub(super) fn read(written: &Written) -> Result<Amounts, Problem> {
     let read = |limit: &String, value: &RawValue| {
         let name = LimitName::new(limit).map_err(Problem::bad)?;
-        let milli = parse_amount(limit, value.get().trim_matches('"'));
+        let milli = match value.get().strip_prefix('"') {
+            Some(text) => parse_amount(limit, text.trim_end_matches('"')),
+            None => of_number(limit, value.get()),
+        };
         let milli = milli.and_then(|milli| i64::try_from(milli).ok());
         let amount = milli.and_then(|milli| Millitokens::new(milli).ok()).ok_or_else(|| {
             Problem::bad(format!(
@@ -33,6 +36,25 @@ pub(super) fn read(written: &Written) -> Result<Amounts, Problem> {
         Ok((name, amount))
     };
     written.iter().map(|(limit, value)| read(limit, value)).collect()
+}
+
+/// Thousandths of a token, or billionths of the currency's unit, of a JSON number. Programs that
+/// calculate with floating point send `1.2e-05` and `0.30000000000000004`: money is rounded to the
+/// nearest billionth. `None`: no such number.
+fn of_number(limit: &str, number: &str) -> Option<i128> {
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits: i128 = format!("{whole}{decimals}").parse().ok()?;
+    let is_money = Currency::of(limit).is_some();
+    let unit = if is_money { 9 } else { 3 };
+    let shift = exponent.parse::<i32>().ok()?.checked_add(unit)?;
+    let shift = shift.checked_sub(i32::try_from(decimals.len()).ok()?)?;
+    let power = 10_i128.checked_pow(shift.unsigned_abs())?;
+    match shift {
+        0.. => digits.checked_mul(power),
+        _ if is_money => Some((digits + digits.signum() * (power / 2)) / power),
+        _ => (digits % power == 0).then(|| digits / power),
+    }
 }
 
 /// The token counts of a request; the server's prices make amounts of them.
@@ -103,8 +125,28 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_floating_point_are_read() {
+        let read = |limit: &str, value: &str| {
+            amounts(&format!("{{\"{limit}\": {value}}}")).map(|read| read[limit])
+        };
+        for (value, nanos) in [
+            ("1.2e-05", 12_000),
+            ("5E-7", 500),
+            ("-2.5e-9", -3),
+            ("0.30000000000000004", 300_000_000),
+            ("0.1234567894", 123_456_789),
+            ("1e-20", 0),
+        ] {
+            assert_eq!(read("usd", value), Some(nanos), "{value}");
+        }
+        assert_eq!(read("tpm", "1.5e3"), Some(1_500_000));
+        assert_eq!(read("tpm", "1e-3"), Some(1));
+    }
+
+    #[test]
     fn other_values_are_refused() {
-        for value in ["1e3", "null", "true", "[1]", "{}", "\"\"", "0.0001", "99999999999999999999"]
+        for value in
+            ["1e-4", "1e400", "null", "true", "[1]", "{}", "\"\"", "0.0001", "99999999999999999999"]
         {
             assert_eq!(amounts(&format!(r#"{{"rpm": {value}}}"#)), None, "{value}");
         }

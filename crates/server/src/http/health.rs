@@ -1,7 +1,7 @@
 //! `/healthz` and `/readyz`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use http::StatusCode;
@@ -11,6 +11,8 @@ use crate::state::ServerState;
 
 /// The time in which the store must answer.
 const STORE_ANSWERS: Duration = Duration::from_secs(2);
+/// An answer of the store serves all requests for this time: anyone may ask.
+const READINESS_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// The process runs.
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "The process runs")))]
@@ -24,11 +26,27 @@ pub(super) async fn healthz() -> &'static str {
     (status = 503, description = "The store does not answer", content_type = "application/problem+json"),
 ))]
 pub(super) async fn readyz(State(state): State<Arc<ServerState>>) -> Result<&'static str, Problem> {
+    let mut readiness = state.readiness.lock().await;
+    let known = readiness.filter(|(asked_at, _)| asked_at.elapsed() < READINESS_AGE_MAX);
+    let is_ready = match known {
+        Some((_, is_ready)) => is_ready,
+        None => is_ready(&state).await,
+    };
+    if known.is_none() {
+        *readiness = Some((Instant::now(), is_ready));
+    }
+    match is_ready {
+        true => Ok("ok\n"),
+        false => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer")),
+    }
+}
+
+async fn is_ready(state: &ServerState) -> bool {
     let error = match tokio::time::timeout(STORE_ANSWERS, state.limiter.warm_up()).await {
-        Ok(Ok(())) => return Ok("ok\n"),
+        Ok(Ok(())) => return true,
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
     };
     tracing::warn!(error, "the store is not ready");
-    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer"))
+    false
 }

@@ -10,7 +10,10 @@ use http::{HeaderMap, HeaderName};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
-use sluicegate::types::{Amounts, EpochMillis, Millitokens};
+use sluicegate::AdjustError;
+use sluicegate::error::InvalidRequest;
+use sluicegate::request::AdjustRequest;
+use sluicegate::types::{Amounts, EpochMillis, LimitName, Millitokens};
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
@@ -153,29 +156,52 @@ async fn correct(
         changed: false,
         dropped: Vec::new(),
     };
-    if !granted.taken.is_empty() && !by.is_empty() {
-        let Granted { entity, resource, .. } = &granted;
-        let mut request = state.limiter.adjust(entity, resource).by_all(&by);
-        request = request.limits(parsed(&granted.limits)?);
-        if !granted.parent_limits.is_empty() {
-            request = request.parent_limits(parsed(&granted.parent_limits)?);
-        }
-        request = match &granted.parent {
-            Some(parent) => request.cascade_to(parent),
-            None => request.no_cascade(),
+    while !granted.taken.is_empty() && !by.is_empty() {
+        let adjusted = match request(state, &granted, &by, once.clone())?.await {
+            Ok(adjusted) => adjusted,
+            // The limit was deleted since.
+            Err(AdjustError::InvalidRequest(InvalidRequest::UnknownLimit(limit)))
+                if by.remove(&limit).is_some() =>
+            {
+                answer.dropped.push(limit.to_string());
+                continue;
+            }
+            Err(error) => return Err(error.into()),
         };
-        if let Some(key) = once {
-            let until_ms = granted.expires_s.saturating_mul(1_000).saturating_add(CLOCKS_DIFFER_MS);
-            request = request.once(key, EpochMillis::new(until_ms).map_err(Problem::bad)?);
-        }
-        let adjusted = request.await?;
-        by.retain(|limit, _| !adjusted.dropped.contains(limit));
+        let buckets = 1 + usize::from(granted.parent.is_some());
+        let dropped_by =
+            |limit: &LimitName| adjusted.dropped_of.iter().filter(|(_, of)| of == limit).count();
+        by.retain(|limit, _| dropped_by(limit) < buckets);
         granted.taken += &by;
-        answer.changed = !adjusted.already_made;
-        answer.dropped = adjusted.dropped.iter().map(ToString::to_string).collect();
+        answer.changed = !adjusted.already_made && !by.is_empty();
+        answer.dropped.extend(adjusted.dropped.iter().map(ToString::to_string));
+        break;
     }
     answer.permit = state.reloadable().ids.sign(&granted);
     Ok(Json(answer))
+}
+
+fn request<'a>(
+    state: &'a ServerState,
+    granted: &Granted,
+    by: &Amounts,
+    once: Option<String>,
+) -> Result<AdjustRequest<'a>, Problem> {
+    let Granted { entity, resource, .. } = granted;
+    let mut request = state.limiter.adjust(entity, resource).by_all(by);
+    request = request.limits(parsed(&granted.limits)?);
+    if !granted.parent_limits.is_empty() {
+        request = request.parent_limits(parsed(&granted.parent_limits)?);
+    }
+    request = match &granted.parent {
+        Some(parent) => request.cascade_to(parent),
+        None => request.no_cascade(),
+    };
+    if let Some(key) = once {
+        let until_ms = granted.expires_s.saturating_mul(1_000).saturating_add(CLOCKS_DIFFER_MS);
+        request = request.once(key, EpochMillis::new(until_ms).map_err(Problem::bad)?);
+    }
+    Ok(request)
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Problem> {

@@ -270,6 +270,61 @@ async fn counts_a_new_limit(name: &str, server: &Running) {
 }
 
 #[tokio::test]
+async fn a_refusal_beside_an_admitted_look_says_when_to_come_back() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    let tokens = |hits| descriptor(&[("user", "a"), ("tokens", "x")], Some(hits));
+    let hit = || descriptor(&[("user", "a")], None);
+    ask(&mut client, 0, vec![tokens(999)]).await.unwrap();
+    for code in [Granted, Granted, Granted, OverLimit] {
+        // One token is left, and two descriptors look at it.
+        let answer = ask(&mut client, 0, vec![hit(), tokens(0), tokens(0)]).await.unwrap();
+        assert_eq!(answer.overall_code(), code);
+        assert_eq!(header(&answer, "retry-after").is_empty(), code == Granted, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn hits_that_cancel_out_take_nothing() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    let used = || descriptor(&[("user", "a"), ("used", "x")], Some(5));
+    let back = RateLimitDescriptor { is_negative_hits: true, ..used() };
+    ask(&mut client, 0, vec![used(), back]).await.unwrap();
+    let look = descriptor(&[("user", "a"), ("tokens", "x")], Some(0));
+    let looked = ask(&mut client, 0, vec![look]).await.unwrap();
+    assert_eq!(codes(&looked), (Granted, vec![(Granted, 1_000)]));
+}
+
+/// The parent has the limit already when a child that does not gets it.
+#[tokio::test]
+async fn a_limit_that_is_new_to_a_child_is_counted_once_on_its_parent() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = DynamoStore::new(engine.client().clone(), &table);
+        let server = Running::start(config(rules()), Limiter::new(store)).await;
+        let mut client = client(&server).await;
+        for child in ["a", "b"] {
+            let put = json!({"parent": "team", "cascade": true});
+            let answer = server.send("PUT", &format!("/v1/entities/{child}"), &[], &put).await;
+            assert!(answer.status.is_success(), "{answer:?}");
+        }
+        let used = |user, hits| vec![descriptor(&[("user", user), ("used", "x")], Some(hits))];
+        ask(&mut client, 0, used("b", 100)).await.unwrap();
+        ask(&mut client, 0, vec![descriptor(&[("user", "a")], None)]).await.unwrap();
+        ask(&mut client, 0, used("a", 700)).await.unwrap();
+        for (entity, left) in [("a", 300.0), ("team", 200.0)] {
+            let shown = server.get(&format!("/v1/entities/{entity}")).await.body;
+            let limits = shown["buckets"][0]["limits"].as_array().unwrap().clone();
+            let tpm = limits.iter().find(|limit| limit["limit"] == "tpm").unwrap();
+            let available = tpm["available"].as_f64().unwrap();
+            assert!((available - left).abs() < 5.0, "{entity}: {shown}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_empty_limit_refuses_to_be_looked_at_by_both_codes() {
     let server = in_memory(json!({})).await;
     let mut client = client(&server).await;

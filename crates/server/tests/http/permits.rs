@@ -145,6 +145,32 @@ async fn a_parent_is_corrected_under_its_own_limits() {
 }
 
 #[tokio::test]
+async fn a_limit_that_was_deleted_does_not_keep_the_others_from_being_released() {
+    let (_folder, permits) = key();
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let server = replica(&permits, engine.endpoint_url(), &table).await;
+        let limits = "/v1/limits?entity=u&resource=r";
+        let stored = json!({"limits": ["rpm=10/never", "tpm=1000/never"]});
+        let put = server.send("PUT", limits, &[], &stored).await;
+        assert!(put.status.is_success(), "{put:?}");
+        let both = json!({"entity": "u", "resource": "r", "amounts": {"rpm": 1, "tpm": 500}});
+        let granted = server.post("/v1/acquire", &both).await;
+        let deleted =
+            server.send("DELETE", &format!("{limits}&limits=rpm"), &[], &json!(null)).await;
+        assert!(deleted.status.is_success(), "{deleted:?}");
+        // Another server, which reads the limits as they are now.
+        let server = replica(&permits, engine.endpoint_url(), &table).await;
+        let released = release(&server, &granted.permit()).await;
+        let said = (&released.body["changed"], &released.body["dropped"]);
+        assert_eq!(said, (&json!(true), &json!(["rpm"])), "{released:?}");
+        let again = json!({"entity": "u", "resource": "r", "amounts": {"tpm": 1000}});
+        assert_eq!(server.post("/v1/acquire", &again).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn prices_make_amounts_of_token_counts() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("prices.json");
