@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::runtime::forks;
+
 /// The inboxes by event loop: a `WeakKeyDictionary`.
 static INBOXES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// The futures of one event loop that wait for the runtime.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Inbox {
-    process: u32,
+    forks: u32,
     notes: Arc<Notes>,
     receiver: UnixStream,
     /// Futures by number, used with the interpreter's lock only.
@@ -70,7 +72,7 @@ impl Inbox {
         let inboxes = inboxes.bind(py);
         let found = inboxes.call_method1("get", (event_loop,))?;
         if let Ok(inbox) = found.cast_into::<Self>()
-            && inbox.get().process == std::process::id()
+            && inbox.get().forks == forks()
         {
             return Ok(inbox);
         }
@@ -88,7 +90,7 @@ impl Inbox {
         let inbox = Bound::new(
             py,
             Self {
-                process: std::process::id(),
+                forks: forks(),
                 notes: Arc::new(Notes { done: Mutex::default(), sender }),
                 receiver,
                 waiting: Mutex::default(),

@@ -56,6 +56,7 @@ mod _native {
         use pyo3::types::PyAnyMethods as _;
         // It fails if the module was loaded before; then they go there already.
         let _ = tracing::subscriber::set_global_default(crate::logging::ToPython);
+        crate::runtime::count_forks(module.py())?;
         let exceeded = module.getattr("LimitExceededError")?;
         exceeded.setattr("retry_after", module.py().None())?;
         for error in [exceeded, module.getattr("NeverAdmissibleError")?] {

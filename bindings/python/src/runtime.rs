@@ -2,11 +2,13 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::IntoPyDict as _;
 use tokio::runtime::{Builder, Runtime};
 
 /// The time between looks for a signal, such as Ctrl-C.
@@ -18,8 +20,28 @@ const THREADS: usize = 2;
 /// The process in which an object was made, and its runtime.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Home {
-    process: u32,
+    forks: u32,
     runtime: &'static Runtime,
+}
+
+/// The forks between the first process and this one. To ask for the process's id would take longer than
+/// a decision in memory.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+#[pyfunction]
+fn count_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts the forks from now on: Python tells each child, also of a program in C that forks as Python
+/// requires.
+pub(crate) fn count_forks(py: Python<'_>) -> PyResult<()> {
+    let hook = [("after_in_child", wrap_pyfunction!(count_fork, py)?)].into_py_dict(py)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&hook)).map(drop)
 }
 
 /// The runtime of this process. It is never dropped: in a child of a fork, the parent's has no threads.
@@ -40,11 +62,11 @@ impl Home {
         let runtime =
             builder.worker_threads(THREADS).thread_name("sluicegate").enable_all().build();
         let runtime = Box::leak(Box::new(runtime?));
-        Ok(*newest.insert(Self { process: std::process::id(), runtime }))
+        Ok(*newest.insert(Self { forks: forks(), runtime }))
     }
 
     fn is_here(&self) -> bool {
-        self.process == std::process::id()
+        self.forks == forks()
     }
 
     /// The runtime.

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -173,14 +174,24 @@ def test_several_event_loops_and_threads_share_a_limiter() -> None:
 
 def test_a_limiter_from_before_a_fork_says_so() -> None:
     limiter = sluicegate.memory(limits=["rpm=1/never"])
+    leased = sluicegate.memory(limits=["rpm=100/min"], leasing="strict")
+    prepared = leased.prepare(leased.acquire("u", "r", {"rpm": 1})).sync()
+    prepared.acquire().sync()
     child = os.fork()
     if child == 0:
-        try:
-            limiter.acquire("u", "r", {"rpm": 1}).sync()
-            os._exit(1)
-        except RuntimeError as error:
-            if "make a limiter in each process" not in str(error):
-                os._exit(2)
+        calls: list[Callable[[], object]] = [
+            lambda: limiter.acquire("u", "r", {"rpm": 1}).sync(),
+            # Held tokens are the parent's.
+            prepared.try_acquire,
+            lambda: leased.try_acquire("u", "r", {"rpm": 1}),
+        ]
+        for call in calls:
+            try:
+                call()
+                os._exit(1)
+            except RuntimeError as error:
+                if "make a limiter in each process" not in str(error):
+                    os._exit(2)
         # One that is made here works, on an event loop too.
         own = sluicegate.memory(limits=["rpm=2/never"])
         own.acquire("u", "r", {"rpm": 1}).sync()
