@@ -25,7 +25,8 @@ const LIMITS_PER_UPDATE: usize = 200;
 /// The records of a batch, grouped by usage window.
 #[derive(Debug)]
 pub struct GroupedBatch<'a> {
-    /// One group for each stream, shard, entity, resource and window, in the order of the first record of each bucket.
+    /// One group for each stream, shard, entity, resource and window, in the order of the first record
+    /// of each bucket.
     pub groups: Vec<WindowGroup<'a>>,
     /// Records that the batch contained more than once.
     pub duplicates: usize,

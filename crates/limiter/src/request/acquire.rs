@@ -124,8 +124,8 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Takes from this parent's bucket of the same resource too: from both or from none, as
-    /// [`CascadeMode`](crate::settings::CascadeMode) says. The parent is not asked for a limit that it does not
-    /// have.
+    /// [`CascadeMode`](crate::settings::CascadeMode) says. The parent is not asked for a limit that it
+    /// does not have.
     pub fn cascade_to(mut self, parent: impl AsRef<str>) -> Self {
         self.cascade = Some(CascadeTo::Parent(SmolStr::new(parent)));
         self

@@ -52,7 +52,7 @@ fn of_number(limit: &str, number: &str) -> Option<i128> {
     let power = 10_i128.checked_pow(shift.unsigned_abs())?;
     match shift {
         0.. => digits.checked_mul(power),
-        _ if is_money => Some((digits + digits.signum() * (power / 2)) / power),
+        _ if is_money => Some(digits.checked_add(digits.signum() * (power / 2))? / power),
         _ => (digits % power == 0).then(|| digits / power),
     }
 }
@@ -139,6 +139,8 @@ mod tests {
         ] {
             assert_eq!(read("usd", value), Some(nanos), "{value}");
         }
+        let largest = format!("0.{}", i128::MAX);
+        assert_eq!(read("usd", &largest), None, "it cannot be rounded");
         assert_eq!(read("tpm", "1.5e3"), Some(1_500_000));
         assert_eq!(read("tpm", "1e-3"), Some(1));
     }

@@ -27,14 +27,10 @@ pub(super) async fn healthz() -> &'static str {
 ))]
 pub(super) async fn readyz(State(state): State<Arc<ServerState>>) -> Result<&'static str, Problem> {
     let mut readiness = state.readiness.lock().await;
-    let known = readiness.filter(|(asked_at, _)| asked_at.elapsed() < READINESS_AGE_MAX);
-    let is_ready = match known {
-        Some((_, is_ready)) => is_ready,
-        None => is_ready(&state).await,
+    let is_ready = match *readiness {
+        Some((asked_at, is_ready)) if asked_at.elapsed() < READINESS_AGE_MAX => is_ready,
+        _ => readiness.insert((Instant::now(), is_ready(&state).await)).1,
     };
-    if known.is_none() {
-        *readiness = Some((Instant::now(), is_ready));
-    }
     match is_ready {
         true => Ok("ok\n"),
         false => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer")),
