@@ -1,7 +1,7 @@
 //! Compares a decision made in the process with governor's and a bare atomic, in one run.
 //!
-//! One and two threads, one key and ten thousand (zipf). Each iteration is a decision of one
-//! thread: with two threads, the time is that of one of them.
+//! One and two threads, one key and ten thousand (zipf); requests prepared, and by names. Each
+//! iteration is a decision of one thread: with two threads, the time is that of one of them.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
 use sluicegate::leasing::Prepared;
-use sluicegate::{LeaseSettings, Limit, Limiter, MemoryStore};
+use sluicegate::{AcquireRequest, LeaseSettings, Limit, LimitSet, Limiter, MemoryStore};
 
 const KEYS: usize = 10_000;
 const PICKS: usize = 1 << 16;
@@ -61,8 +61,8 @@ fn picks() -> Vec<String> {
     (0..PICKS).map(pick).collect()
 }
 
-/// A request that is always admitted, of so many limits.
-async fn call(limits: usize) -> Call {
+/// A limiter that always admits a request for so many limits, and their names.
+fn ample(limits: usize) -> (Limiter, Vec<String>) {
     // Leases of four billion requests, so that only the decision is measured, on all cores.
     let (requests, max_age) = (4_000_000_000, Duration::from_secs(3_600));
     let settings = LeaseSettings {
@@ -72,14 +72,21 @@ async fn call(limits: usize) -> Call {
         ..Default::default()
     };
     let store = MemoryStore::new();
-    let limiter = Limiter::builder(store).leasing(settings).build();
     let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();
-    let ample = names.iter().map(|name| Limit::per_second(name, 1_000_000_000_000));
-    let mut request = limiter.acquire("user-00000", "r").limits(ample).no_cascade();
-    for name in &names {
-        request = request.consume_milli(name, 1);
-    }
-    request.prepare().await.unwrap()
+    let limits = names.iter().map(|name| Limit::per_second(name, 1_000_000_000_000));
+    let limits = LimitSet::new(limits).unwrap();
+    (Limiter::builder(store).leasing(settings).default_limits(limits).build(), names)
+}
+
+fn request<'a>(limiter: &'a Limiter, names: &[String]) -> AcquireRequest<&'a Limiter> {
+    let request = limiter.acquire("user-00000", "r");
+    names.iter().fold(request, |request, name| request.consume_milli(name, 1))
+}
+
+/// A request that is always admitted, of so many limits.
+async fn call(limits: usize) -> Call {
+    let (limiter, names) = ample(limits);
+    request(&limiter, &names).no_cascade().prepare().await.unwrap()
 }
 
 /// Asks until tokens are held.
@@ -117,6 +124,16 @@ fn decisions(c: &mut Criterion) {
                 b.iter_custom(|n| on(threads, n, |_| black_box(call.try_acquire()).is_some()));
             });
         }
+        let (limiter, names) = ample(2);
+        let by_names = || request(&limiter, &names);
+        runtime.block_on(async {
+            while by_names().try_acquire().unwrap().is_none() {
+                drop(by_names().await.unwrap());
+            }
+        });
+        group.bench_function("one key: leased, by names, 2 limits", |b| {
+            b.iter_custom(|n| on(threads, n, |_| by_names().try_acquire().unwrap().is_some()));
+        });
         let keyed = RateLimiter::keyed(quota);
         group.bench_function("10,000 keys: governor, keyed", |b| {
             b.iter_custom(|n| {
