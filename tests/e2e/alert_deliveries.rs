@@ -7,10 +7,10 @@ use sluicegate_core::{OutboxEntry, OutboxState};
 use sluicegate_processor::{Destination, HandleError, Processor, Settings};
 use sluicegate_testkit::history::{History, Shape};
 use sluicegate_testkit::usage::read_outbox;
-use sluicegate_testkit::{Mood, Received, Receiver, RunningEngine};
+use sluicegate_testkit::{Fault, Mood, Proxy, Received, Receiver, RunningEngine};
 
 use crate::alerts::{assert_alerted, table_with_thresholds};
-use crate::support::{self, deliver, on_every_engine, records_for, soon};
+use crate::support::{self, contains, deliver, on_every_engine, records_for, soon};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const TOPIC: &str = "arn:aws:sns:eu-west-1:123456789012:alerts.fifo";
@@ -67,6 +67,11 @@ fn ids(entries: &[OutboxEntry]) -> BTreeSet<String> {
     entries.iter().map(|entry| entry.alert.id().to_string()).collect()
 }
 
+/// The id of a delivery without the part that names the table.
+fn alert_id(body: &serde_json::Value) -> &str {
+    body["id"].as_str().unwrap().split_once('-').unwrap().0
+}
+
 fn are_closed(entries: &[OutboxEntry]) -> bool {
     entries.iter().all(|entry| !matches!(entry.state, OutboxState::Open { .. }))
 }
@@ -96,7 +101,7 @@ async fn alerts_reach_a_receiver_that_fails_at_random() {
             let entries = read_outbox(engine.client(), &table).await;
             assert!(entries.iter().all(|entry| entry.state == OutboxState::Sent));
             let received = receiver.received();
-            let id = |body: &serde_json::Value| body["id"].as_str().unwrap().to_owned();
+            let id = |body: &serde_json::Value| alert_id(body).to_owned();
             let accepted = received.iter().filter(|received| received.is_accepted);
             let accepted: Vec<_> = accepted.map(|received| id(&received.body)).collect();
             let once: BTreeSet<_> = accepted.iter().cloned().collect();
@@ -161,6 +166,64 @@ async fn an_event_without_records_delivers_what_another_processor_left() {
         let idle = support::processor(engine, "sluicegate-no-such-table");
         let outcome = idle.handle(&[], soon(10)).await;
         assert!(outcome.response.is_ok(), "without a destination it reads nothing");
+    })
+    .await;
+}
+
+/// The role may deliver and may not mark: an alert is not mailed every minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_that_cannot_be_marked_is_delivered_once() {
+    on_every_engine(async |engine| {
+        let history = History::generate(&Shape { pause_ms: 10, ..Shape::new(11, 200) });
+        let table = table_with_thresholds(engine).await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let receiver = Receiver::start(Mood::Fine).await;
+        let destination = Destination::new(receiver.url(), SECRET).unwrap();
+        let destination = destination.first_pause(Duration::from_millis(1));
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor = Processor::new(client, Settings::new(&table));
+        let processor = processor.delivering_to(destination, &receiver.sdk_config());
+        // Only a mark deletes.
+        proxy.inject(|call| match contains(call.body, b"\"Delete\"") {
+            true => Fault::DENIED,
+            false => Fault::None,
+        });
+        deliver(&processor, &history.records).await;
+        for _ in 0..20 {
+            deliver(&processor, &[]).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let entries = read_outbox(engine.client(), &table).await;
+        assert!(entries.len() > 8 && !are_closed(&entries), "{entries:?}");
+        assert_eq!(receiver.received().len(), entries.len());
+
+        proxy.inject(|_| Fault::None);
+        while !are_closed(&read_outbox(engine.client(), &table).await) {
+            deliver(&processor, &[]).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(receiver.received().len(), entries.len(), "each once");
+    })
+    .await;
+}
+
+/// Each delivery takes until its timeout. The stream waits for the first ones and for no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_never_answers_is_left_alone() {
+    on_every_engine(async |engine| {
+        let history = History::generate(&Shape { pause_ms: 10, ..Shape::new(11, 200) });
+        let table = table_with_thresholds(engine).await;
+        let receiver = Receiver::start(Mood::Silent).await;
+        let destination = Destination::new(receiver.url(), SECRET).unwrap();
+        let processor = Processor::new(engine.client().clone(), Settings::new(&table));
+        let processor = processor.delivering_to(destination, &receiver.sdk_config());
+        let failed = deliver(&processor, &history.records).await.report.alerts_failed;
+        assert_eq!(failed, 8, "deliveries at once");
+        for _ in 0..3 {
+            assert_eq!(deliver(&processor, &[]).await.report.alerts_failed, 0);
+        }
+        let waiting = read_outbox(engine.client(), &table).await.len();
+        assert!(receiver.received().len() < waiting, "of {waiting}");
     })
     .await;
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluicegate_local::Observer;
-use sluicegate_processor::{Outcome, Report, chain};
+use sluicegate_processor::{Deliveries, Outcome, Report, chain};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -33,6 +33,14 @@ impl Feed {
         Arc::new(move |outcome| feed.lock().add(outcome))
     }
 
+    /// Adds deliveries of alerts that no batch made.
+    pub(crate) fn add_deliveries(&self, deliveries: &Deliveries) {
+        let totals = &mut self.lock().totals;
+        totals.alerts_sent += deliveries.sent;
+        totals.alerts_failed += deliveries.failed;
+        totals.alerts_given_up += deliveries.given_up;
+    }
+
     /// The figures so far; the age is that of the oldest record of the newest batch.
     pub(crate) fn totals(&self) -> Report {
         self.lock().totals
@@ -54,6 +62,7 @@ impl Inner {
         totals.alerts += report.alerts;
         totals.alerts_sent += report.alerts_sent;
         totals.alerts_failed += report.alerts_failed;
+        totals.alerts_given_up += report.alerts_given_up;
         totals.retryable_failures += report.retryable_failures;
         totals.write_units += report.write_units;
         totals.record_age_ms = report.record_age_ms.or(totals.record_age_ms);
@@ -96,15 +105,16 @@ pub(crate) fn interrupted() -> Result<impl Future<Output = ()> + Send, CliError>
     })
 }
 
-/// Shows the poller's warnings, which is how a follower reports that it cannot read. The engine
-/// warns of every refused condition; those are left out.
+/// Shows the warnings of the poller and of the processor: a follower reports by them that it cannot
+/// read, or cannot deliver an alert. The engine warns of every refused condition; those are left out.
 pub(crate) fn show_warnings() {
-    let poller = Targets::new().with_target("sluicegate_local", LevelFilter::WARN);
+    let shown = ["sluicegate_local", "sluicegate_processor"];
+    let shown: Targets = shown.into_iter().map(|target| (target, LevelFilter::WARN)).collect();
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .without_time()
         .with_target(false)
-        .with_filter(poller);
+        .with_filter(shown);
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }

@@ -11,7 +11,8 @@ pub(crate) struct Metering {
     /// month@15/Europe/Berlin.
     #[arg(long, default_value = "hour,day", value_name = "KINDS")]
     pub(crate) windows: WindowKinds,
-    /// Days that windows are kept; at least 2, or 0 for ever.
+    /// Days that windows are kept; at least 2, or 0 for ever. Each write of a window sets it anew, so
+    /// give what other processors of the table have.
     #[arg(long, default_value = "90", value_name = "DAYS")]
     ttl_days: Retention,
     /// Put an alert into the outbox for each stored threshold that a usage window reaches:

@@ -28,6 +28,8 @@ pub enum Mood {
     Moody(u64),
     /// It refuses everything.
     Down,
+    /// It never answers.
+    Silent,
 }
 
 /// An alert that a receiver has.
@@ -118,6 +120,7 @@ async fn receive(
             _ => Answer::Lost,
         },
         Mood::Down => Answer::Refused,
+        Mood::Silent => Answer::Lost,
     };
     if answer != Answer::Refused {
         let body = serde_json::from_str(call.event()).expect("JSON");
@@ -125,6 +128,9 @@ async fn receive(
         let is_accepted = answer == Answer::Accepted;
         let received = Received { headers, parameters, body, is_accepted };
         shared.received.lock().expect("no panic").push(received);
+    }
+    if shared.mood == Mood::Silent {
+        std::future::pending::<()>().await;
     }
     call.response(answer)
 }

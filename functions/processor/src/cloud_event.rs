@@ -2,6 +2,7 @@
 
 use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use sluicegate_core::{EpochMillis, OutboxEntry, Window};
 
 /// The type of the events; a change of its data that receivers notice would change it.
@@ -10,7 +11,7 @@ pub(crate) const TYPE: &str = "sluicegate.threshold.reached.v1";
 /// An event that is ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// The same in every delivery.
+    /// The same in every delivery, and of this table alone.
     pub(crate) id: String,
     /// The instant at which the threshold was found reached.
     #[cfg_attr(not(feature = "aws-alerts"), expect(dead_code, reason = "for EventBridge"))]
@@ -20,23 +21,30 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// The event of an entry of the outbox of `table`.
-    pub(crate) fn new(table: &str, entry: &OutboxEntry) -> Self {
-        let body = cloud_event(table, entry).to_string();
-        Self { id: entry.alert.id().to_string(), at: entry.at, body }
+    /// The event of an entry of the outbox of a table, the `source`.
+    pub(crate) fn new(source: &str, entry: &OutboxEntry) -> Self {
+        let id = id(source, entry);
+        let body = cloud_event(source, &id, entry).to_string();
+        Self { id, at: entry.at, body }
     }
 }
 
+/// The id of the alert, and a hash of the source: two tables may have the same alert and one receiver.
+fn id(source: &str, entry: &OutboxEntry) -> String {
+    let hash = Sha256::digest(source);
+    let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{hash}", entry.alert.id())
+}
+
 /// Amounts are decimals of tokens or of the currency, as texts, because JSON readers round numbers.
-fn cloud_event(table: &str, entry: &OutboxEntry) -> Value {
+fn cloud_event(source: &str, id: &str, entry: &OutboxEntry) -> Value {
     let alert = &entry.alert;
     let limit = &alert.limit;
     let plain = |milli: i128| limit.show(milli).plain();
     json!({
         "specversion": "1.0",
-        "id": alert.id().to_string(),
-        // The name of a table may be an ARN; `/` and `:` are fine in a path.
-        "source": format!("/sluicegate/{table}"),
+        "id": id,
+        "source": source,
         "type": TYPE,
         "time": time(entry.at),
         "datacontenttype": "application/json",
@@ -79,6 +87,11 @@ mod tests {
             amount: Some(milli(200_000_000_000)),
         };
         let entry = OutboxEntry::new(alert, at(1_769_608_800_123));
-        insta::assert_json_snapshot!(cloud_event("sluicegate-limits", &entry));
+        let (source, other) = ("/sluicegate/eu-west-1/limits", "/sluicegate/us-east-1/limits");
+        let event = Event::new(source, &entry);
+        let body: Value = serde_json::from_str(&event.body).unwrap();
+        assert_eq!(body["id"], *event.id);
+        insta::assert_json_snapshot!(body);
+        assert_ne!(Event::new(other, &entry).id, event.id, "a table of another region");
     }
 }

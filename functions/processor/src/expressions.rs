@@ -54,35 +54,39 @@ impl Update {
     }
 
     /// Sets the condition: the watermark is absent or below `first`. Returns the SET clauses: the
-    /// watermark, the expiry and the index keys. By this condition a window counts a record once.
+    /// watermark and the index keys. By this condition a window counts a record once.
     fn condition_on_watermark(
         &mut self,
         group: &WindowGroup<'_>,
         first: &SequenceNumber,
         last: &SequenceNumber,
-        expiry_s: Option<i64>,
     ) -> String {
         let watermark = self.name(group.watermark_attribute());
         let first = self.value(text(first.padded()));
         let last = self.value(text(last.padded()));
         self.condition = format!("attribute_not_exists({watermark}) OR {watermark} < {first}");
-        let sets = [format!("{watermark} = {last}")]
-            .into_iter()
-            .chain(self.window_clauses(group, expiry_s));
+        let sets = [format!("{watermark} = {last}")].into_iter().chain(self.index_clauses(group));
         sets.collect::<Vec<_>>().join(", ")
     }
 
-    /// The SET clauses for the expiry and the index keys of a window.
-    fn window_clauses(&mut self, group: &WindowGroup<'_>, expiry_s: Option<i64>) -> Vec<String> {
+    /// The SET clauses for the index keys of a window.
+    fn index_clauses(&mut self, group: &WindowGroup<'_>) -> Vec<String> {
         let mut sets = Vec::new();
-        if let Some(expiry_s) = expiry_s {
-            sets.push(self.term(keys::TTL, " = ", number(expiry_s)));
-        }
         if let Some((gsi2pk, gsi2sk)) = group.key().gsi2_keys() {
             sets.push(self.term(keys::GSI2.pk, " = ", text(gsi2pk)));
             sets.push(self.term(keys::GSI2.sk, " = ", text(gsi2sk)));
         }
         sets
+    }
+
+    /// Ends the expression, which has SET clauses, with the expiry of a window. A window that is kept
+    /// for ever loses the one that an earlier setting gave it.
+    fn expire(&mut self, expiry_s: Option<i64>) {
+        let clause = match expiry_s {
+            Some(expiry_s) => format!(", {}", self.term(keys::TTL, " = ", number(expiry_s))),
+            None => format!(" REMOVE {}", self.name(keys::TTL)),
+        };
+        self.expression.push_str(&clause);
     }
 
     /// Sets the condition that an entry is open and that exactly `counted` of its limits are counted.
@@ -115,12 +119,13 @@ pub(crate) fn count(
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
-    let mut sets = built.condition_on_watermark(group, &update.first, &update.last, expiry_s);
+    let mut sets = built.condition_on_watermark(group, &update.first, &update.last);
     for (limit, amount) in amounts.iter().take(AMOUNTS_MAX) {
         sets.push_str(", ");
         sets.push_str(&built.term(keys::amount_attribute(limit), " = ", number(amount.get())));
     }
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
+    built.expire(expiry_s);
     built
 }
 
@@ -147,8 +152,9 @@ pub(crate) fn advance_watermark(
     expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let sets = built.condition_on_watermark(group, first, last, expiry_s);
+    let sets = built.condition_on_watermark(group, first, last);
     built.expression = format!("SET {sets}");
+    built.expire(expiry_s);
     built
 }
 
@@ -169,11 +175,15 @@ pub(crate) fn count_quarantined(
     // Also zero, which creates the attribute: `UsageWindow::from_item` refuses a window with sums and
     // without it.
     adds.push(built.term(keys::EVENTS, " ", number(record_count)));
-    let sets = built.window_clauses(group, expiry_s);
-    built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
-    if let (WindowCondition::AtOrPastRecord, Some(record)) = (condition, group.records().last()) {
-        let watermark = group.watermark_attribute();
-        built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
+    let sets = built.index_clauses(group).join(", ");
+    built.expression = format!("ADD {} SET {sets}", adds.join(", "));
+    match (condition, group.records().last()) {
+        // The window exists, and keeps the expiry that its processor gave it.
+        (WindowCondition::AtOrPastRecord, Some(record)) => {
+            let watermark = group.watermark_attribute();
+            built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
+        }
+        _ => built.expire(expiry_s),
     }
     built
 }

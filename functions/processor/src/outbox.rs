@@ -3,19 +3,23 @@
 //! An entry stays open in the table until its delivery is confirmed. The entries that wait are known
 //! from the minutely read of the thresholds, which returns them too, and from the claims of this
 //! process, so that no read is made for them alone. A process that ends between a delivery and its
-//! mark delivers again, with the same id.
+//! mark delivers again, with the same id. A process that cannot mark an entry repeats the mark, not the
+//! delivery.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::Region;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{Delete, Put, ReturnConsumedCapacity, TransactWriteItem};
 use futures_util::{StreamExt, stream};
 use sluicegate_core::keys::AlertId;
 use sluicegate_core::{EpochMillis, OutboxEntry, OutboxState};
+use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::cloud_event::Event;
 use crate::expressions;
 use crate::sender::Sender;
@@ -26,6 +30,11 @@ const DELIVERIES_AT_ONCE: usize = 8;
 /// Failed deliveries after which an entry is given up and a person must look: with an hour between
 /// them, about a day.
 const ATTEMPTS_MAX: u32 = 30;
+/// Failed deliveries of one turn, with none that succeeded, after which the destination is left alone
+/// for the pause after a first failure: each may have taken until its timeout, and the stream waited.
+const FAILURES_MAX: u64 = 8;
+/// The time for which a mark is repeated.
+const MARK_TIME: Duration = Duration::from_secs(2);
 /// The time for which a delivered entry is kept.
 const SENT_KEPT_S: i64 = 7 * 86_400;
 
@@ -33,10 +42,15 @@ const SENT_KEPT_S: i64 = 7 * 86_400;
 #[derive(Debug)]
 pub(crate) struct Outbox {
     sender: Sender,
-    waiting: Mutex<BTreeMap<(EpochMillis, AlertId), OutboxEntry>>,
-    /// Held while entries are delivered: each by one task of this process at a time.
-    turn: tokio::sync::Mutex<()>,
+    waiting: Mutex<Entries>,
+    /// Entries as they must be marked, because an attempt to mark them failed.
+    unmarked: Mutex<Entries>,
+    /// Held while entries are delivered: each by one task of this process at a time. The time until
+    /// which the destination is left alone.
+    turn: tokio::sync::Mutex<Instant>,
 }
+
+type Entries = BTreeMap<(EpochMillis, AlertId), OutboxEntry>;
 
 /// The deliveries of one turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,63 +65,70 @@ pub struct Deliveries {
 
 impl Outbox {
     pub(crate) fn new(sender: Sender) -> Self {
-        Self { sender, waiting: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        let (waiting, unmarked) = (Mutex::default(), Mutex::default());
+        Self { sender, waiting, unmarked, turn: tokio::sync::Mutex::new(Instant::now()) }
     }
 
     /// Takes in the entries that wait in the table, by a complete read. Another process may have
     /// delivered others.
-    pub(crate) fn replace_all(&self, entries: impl IntoIterator<Item = OutboxEntry>) {
-        let entries = entries.into_iter().map(|entry| (place(&entry), entry)).collect();
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+    pub(crate) fn replace_all(&self, found: impl IntoIterator<Item = OutboxEntry>) {
+        let found: Entries = found.into_iter().map(|entry| (place(&entry), entry)).collect();
+        // The others are closed, or gone.
+        entries(&self.unmarked).retain(|place, _| found.contains_key(place));
+        *entries(&self.waiting) = found;
     }
 
     /// Adds entries that wait in the table.
-    pub(crate) fn add(&self, entries: impl IntoIterator<Item = OutboxEntry>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.extend(entries.into_iter().map(|entry| (place(&entry), entry)));
+    pub(crate) fn add(&self, new: impl IntoIterator<Item = OutboxEntry>) {
+        entries(&self.waiting).extend(new.into_iter().map(|entry| (place(&entry), entry)));
     }
 
     /// Delivers the entries that are due, as far as `time` suffices. If a task of this process
-    /// delivers already, it does nothing.
+    /// delivers already, or the destination is left alone, it does nothing.
     pub(crate) async fn deliver(&self, client: &Client, table: &str, time: Duration) -> Deliveries {
         let mut deliveries = Deliveries::default();
-        let Ok(_turn) = self.turn.try_lock() else { return deliveries };
+        let Ok(mut left_alone_until) = self.turn.try_lock() else { return deliveries };
+        if Instant::now() < *left_alone_until {
+            return deliveries;
+        }
         let due = self.due();
         let each = due.into_iter().map(|entry| self.deliver_one(client, table, entry));
         let mut each = std::pin::pin!(stream::iter(each).buffer_unordered(DELIVERIES_AT_ONCE));
-        let until = tokio::time::Instant::now() + time;
+        let until = Instant::now() + time;
         while let Ok(Some(one)) = tokio::time::timeout_at(until, each.next()).await {
             deliveries.sent += one.sent;
             deliveries.failed += one.failed;
             deliveries.given_up += one.given_up;
+            if deliveries.sent == 0 && deliveries.failed + deliveries.given_up >= FAILURES_MAX {
+                *left_alone_until = Instant::now() + self.sender.pause(1);
+                break;
+            }
         }
         deliveries
     }
 
     fn due(&self) -> Vec<OutboxEntry> {
-        let now = now();
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = |entry: &&OutboxEntry| match entry.state {
-            OutboxState::Open { next_at, .. } => next_at <= now,
-            OutboxState::Sent | OutboxState::Failed => false,
+        entries(&self.waiting).values().filter(|entry| is_due(entry)).cloned().collect()
+    }
+
+    async fn deliver_one(&self, client: &Client, table: &str, found: OutboxEntry) -> Deliveries {
+        let unmarked = entries(&self.unmarked).get(&place(&found)).cloned();
+        let entry = match unmarked {
+            Some(unmarked) if !is_due(&unmarked) => {
+                let is_marked = self.mark(client, table, &found, &unmarked).await;
+                return Deliveries { failed: u64::from(!is_marked), ..Deliveries::default() };
+            }
+            Some(tried) => tried,
+            None => found,
         };
-        waiting.values().filter(is_due).cloned().collect()
-    }
-
-    fn forget(&self, entry: &OutboxEntry) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.remove(&place(entry));
-    }
-
-    async fn deliver_one(&self, client: &Client, table: &str, entry: OutboxEntry) -> Deliveries {
         let OutboxState::Open { attempts, .. } = entry.state else { return Deliveries::default() };
         let id = entry.alert.id().to_string();
-        let sent = self.sender.send(Event::new(table, &entry)).await;
+        let sent = self.sender.send(Event::new(&source(client, table), &entry)).await;
         let Err(reason) = sent else {
             let expires_at_s = Some(now().get() / 1_000 + SENT_KEPT_S);
             let state = OutboxState::Sent;
             let closed = OutboxEntry { state, reason: None, expires_at_s, ..entry.clone() };
-            self.replace(client, table, &entry, &closed).await;
+            self.mark(client, table, &entry, &closed).await;
             return Deliveries { sent: 1, ..Deliveries::default() };
         };
         let attempts = attempts + 1;
@@ -119,7 +140,7 @@ impl Outbox {
             );
             let closed =
                 OutboxEntry { state: OutboxState::Failed, reason: Some(reason), ..entry.clone() };
-            self.replace(client, table, &entry, &closed).await;
+            self.mark(client, table, &entry, &closed).await;
             return Deliveries { given_up: 1, ..Deliveries::default() };
         }
         tracing::warn!(id, attempts, reason, "an alert was not delivered, it is tried again later");
@@ -127,23 +148,57 @@ impl Outbox {
         let next_at = EpochMillis::new(now().get().saturating_add(pause));
         let state = OutboxState::Open { attempts, next_at: next_at.unwrap_or(EpochMillis::MAX) };
         let later = OutboxEntry { state, reason: Some(reason), ..entry.clone() };
-        self.replace(client, table, &entry, &later).await;
+        self.mark(client, table, &entry, &later).await;
         Deliveries { failed: 1, ..Deliveries::default() }
     }
 
-    /// Replaces an open entry, unless another process closed it. If that fails, the next read of
-    /// the thresholds finds the open entry again.
-    async fn replace(&self, client: &Client, table: &str, old: &OutboxEntry, new: &OutboxEntry) {
-        self.forget(old);
-        match replace(client, table, old, new).await {
-            Ok(true) if matches!(new.state, OutboxState::Open { .. }) => self.add([new.clone()]),
-            Ok(_) => {}
-            Err(error) => {
-                let reason = error.reason();
-                tracing::warn!(reason, "an alert could not be marked, it is delivered again");
+    /// Marks an open entry, unless another process closed it. If that fails, it returns false, and the
+    /// next turn repeats the mark.
+    async fn mark(
+        &self,
+        client: &Client,
+        table: &str,
+        old: &OutboxEntry,
+        new: &OutboxEntry,
+    ) -> bool {
+        let mut backoff = Backoff::until(Instant::now() + MARK_TIME);
+        let error = loop {
+            match replace(client, table, old, new).await {
+                Ok(is_open) => {
+                    entries(&self.unmarked).remove(&place(old));
+                    entries(&self.waiting).remove(&place(old));
+                    if is_open && matches!(new.state, OutboxState::Open { .. }) {
+                        self.add([new.clone()]);
+                    }
+                    return true;
+                }
+                Err(WriteError::Transient { .. }) if backoff.pause().await => {}
+                Err(error) => break error,
             }
-        }
+        };
+        entries(&self.unmarked).insert(place(new), new.clone());
+        let reason = error.reason();
+        tracing::warn!(reason, "an alert could not be marked, the mark is repeated");
+        false
     }
+}
+
+fn is_due(entry: &OutboxEntry) -> bool {
+    match entry.state {
+        OutboxState::Open { next_at, .. } => next_at <= now(),
+        OutboxState::Sent | OutboxState::Failed => false,
+    }
+}
+
+fn entries(of: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The source of a table's events. Tables of one name in several regions have several sources.
+fn source(client: &Client, table: &str) -> String {
+    let region = client.config().region().map_or("", Region::as_ref);
+    // The name of a table may be an ARN; `/` and `:` are fine in a path.
+    format!("/sluicegate/{region}/{table}")
 }
 
 /// Replaces an open entry in the table; false if it is not open any more.

@@ -36,14 +36,15 @@ Examples:
   sluicegate process --once --endpoint-url http://127.0.0.1:8000
   sluicegate process --windows minute,hour,day --checkpoint limits.checkpoint
 
-Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarantine, 2 bad input,
-5 the table or its stream cannot be used.")]
+Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarantine or some alerts
+were not delivered, 2 bad input, 5 the table or its stream cannot be used.")]
 pub(crate) struct Args {
     /// Stop when all records in the stream are counted.
     #[arg(long)]
     once: bool,
-    /// Save the position in the stream to this file, and continue from there. For speed alone:
-    /// without it, up to 24 hours are read again, and not counted again.
+    /// Save the position in the stream to this file, and continue from there. Without it, up to 24
+    /// hours are read again, and not counted again. Give a new file if --windows or --sharded-buckets
+    /// change, and keep it if --home-region moved here: docs/regions.md.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     #[command(flatten)]
@@ -107,12 +108,15 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         let drained = poller.drain().await;
         save(file.as_ref(), &poller)?;
         drained.map_err(|error| unreadable(&error))?;
+        deliver_alerts(&processor, &feed).await;
         report(&feed);
     } else {
         follow(&mut poller, &processor, shutdown, &feed, file.as_ref()).await?;
     }
-    let quarantined = feed.totals().quarantined > 0;
-    Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
+    let totals = feed.totals();
+    let undelivered = if args.once { totals.alerts_failed } else { 0 };
+    let needs_attention = totals.quarantined + totals.alerts_given_up + undelivered > 0;
+    Ok(if needs_attention { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
 fn region(text: &str) -> Result<String, String> {
@@ -132,16 +136,24 @@ async fn follow<S: Source>(
     loop {
         let goes_on = poller.turn(REPORT_INTERVAL, shutdown.as_mut()).await?;
         save(file, poller)?;
-        if let Err(reason) = processor.deliver_alerts(Instant::now() + REPORT_INTERVAL).await {
-            say(&format!("alerts are not delivered yet, trying again: {reason}"));
-        }
-        if !goes_on || feed.totals().records > told {
+        deliver_alerts(processor, feed).await;
+        let totals = feed.totals();
+        let done = totals.records + totals.alerts_sent + totals.alerts_failed;
+        if !goes_on || done > told {
             report(feed);
-            told = feed.totals().records;
+            told = done;
         }
         if !goes_on {
             return Ok(());
         }
+    }
+}
+
+/// Delivers the alerts that are due, also those that an earlier run left.
+async fn deliver_alerts(processor: &Processor, feed: &Feed) {
+    match processor.deliver_alerts(Instant::now() + REPORT_INTERVAL).await {
+        Ok(deliveries) => feed.add_deliveries(&deliveries),
+        Err(reason) => say(&format!("alerts are not delivered yet, trying again: {reason}")),
     }
 }
 
@@ -158,8 +170,14 @@ fn report(feed: &Feed) {
     let age = totals.record_age_ms.map_or_else(String::new, |ms| {
         format!("; the newest batch was {:.1} s behind", ms / 1_000.0)
     });
+    let alerts = match (totals.alerts_sent, totals.alerts_failed, totals.alerts_given_up) {
+        (0, 0, 0) => String::new(),
+        (sent, failed, given_up) => {
+            format!(", alerts: {sent} delivered, {failed} failed deliveries, {given_up} given up")
+        }
+    };
     say(&format!(
-        "{} records: {} window updates, {} counted before, {} quarantined, {} write units{age}",
+        "{} records: {} window updates, {} counted before, {} quarantined, {} write units{alerts}{age}",
         totals.records,
         totals.windows_written,
         totals.duplicates_dropped,
