@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use sluicegate::redis::RedisStore;
 use sluicegate::settings::StoreSettings;
+use sluicegate::types::LimitsScope;
 use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, Limiter, TestClock};
+use sluicegate_testkit::RedisServer;
 
 use super::{SECOND, ample, consumed_on as consumed};
 use crate::support::{DEADLINE, Engine, T0, at, on_every_store, patient};
@@ -248,4 +251,41 @@ async fn more_than_the_threshold_is_debited_before_it_is_granted() {
         ask(1).await.unwrap_err();
     }
     on_every_store!(suite);
+}
+
+/// `remaining` of a permit, headers and metrics are made of it, and so is the balance with which an
+/// outage begins.
+#[tokio::test]
+async fn tokens_that_were_held_show_the_balance_of_the_store() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, _clock) = by_hand(&engine, LeaseMode::default());
+        let ask = || limiter.acquire("shown", "r").consume("rps", 1).limits(ample()).no_cascade();
+        drop(ask().await.unwrap());
+        let permit = ask().await.unwrap();
+        let [remaining] = &permit.remaining()[..] else { panic!("{permit:?}") };
+        assert!(remaining.available.get() > 0, "{remaining:?}");
+    }
+    on_every_store!(suite);
+}
+
+/// A prepared call has the limits of the entity that prepared it, and is made for others.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn prepared_call_for_another_entity_keeps_to_its_limits_on_redis() {
+    let server = RedisServer::start().await;
+    let limited = |scope, rate| (scope, [Limit::per_minute("rpm", rate)]);
+    let (all, small) = limited(LimitsScope::System, 1_000);
+    let (one, large) = limited(LimitsScope::Entity("small".parse().unwrap()), 10);
+    let store = RedisStore::new(server.url()).unwrap();
+    let store = store.limits(all, small).unwrap().limits(one, large).unwrap();
+    let clock = TestClock::at(at(T0));
+    let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
+    let limiter = patient(Limiter::builder(store).clock(clock.clone()).leasing(settings));
+    let call = limiter.acquire("u", "r").consume("rpm", 1).no_cascade().prepare().await.unwrap();
+    let mut granted = 0;
+    for _ in 0..1_200 {
+        granted += u32::from(call.acquire_for("small").await.is_ok());
+        clock.advance(Duration::from_millis(100));
+    }
+    assert!((20..=31).contains(&granted), "{granted} granted in two minutes at ten a minute");
 }

@@ -230,7 +230,8 @@ impl<T: Table> CompositeStore<T> {
                     InvalidRequest::BucketFull { entity, limit, max }.into()
                 }
                 Outcome::Ambiguous => {
-                    let lost = "the answer to a write was lost";
+                    // The table answered, so this is no outage.
+                    let lost = AcquireError::Contended { attempts: context.cost.attempts };
                     return Err((AcquireError::Unavailable(lost.into()), true));
                 }
                 Outcome::Contended { .. } => {

@@ -280,9 +280,13 @@ impl LeasedBucket {
     /// there is nothing to commit.
     fn commit_to_send(&self, ledger: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
         if ledger.commit().is_none() {
+            // A commit that gives tokens back is not sent again after a lost answer. So debits, which
+            // are, go first and alone.
+            let has_debit = ledger.limit_ledgers.iter().any(|limit_ledger| limit_ledger.used > 0);
             let amount = |(limit, limit_ledger): (&LimitName, &mut LimitLedger)| {
-                let used = std::mem::take(&mut limit_ledger.used);
-                (used != 0).then(|| (limit.clone(), Millitokens::saturating(used.into())))
+                let is_sent = limit_ledger.used > 0 || (!has_debit && limit_ledger.used < 0);
+                let used = if is_sent { std::mem::take(&mut limit_ledger.used) } else { 0 };
+                is_sent.then(|| (limit.clone(), Millitokens::saturating(used.into())))
             };
             let limits = self.layout.limits.iter();
             let amounts: Amounts =

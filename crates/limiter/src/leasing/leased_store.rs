@@ -242,6 +242,10 @@ impl Store for Leased {
                 {
                     ledger.note_in_doubt(correction.id);
                 }
+                if matches!(result, Err(AdjustError::Ambiguous(_))) {
+                    // The correction counts as made, and is not repeated.
+                    self.take_back(&bucket, &configuration, &back);
+                }
                 adjusted = result?;
             }
             self.take_back(&bucket, &configuration, &back);

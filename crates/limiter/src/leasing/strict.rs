@@ -25,7 +25,8 @@ enum Sent {
 }
 
 impl Leaser {
-    /// Leases the tokens that are needed and those that can be used, and settles.
+    /// Leases the tokens that are needed and those that can be used, and settles. If the store cannot
+    /// tell whether a lease was done, it leases again: that one counts as lost.
     pub(super) async fn lease(
         &self,
         turn: &WriteTurn,
@@ -34,9 +35,32 @@ impl Leaser {
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Cost, AcquireError> {
+        let until = Instant::now() + deadline;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let (result, is_ambiguous) = self.lease_once(turn, need, kind, accounting, left).await;
+            if result.is_ok() || !is_ambiguous || need.is_empty() || Instant::now() >= until {
+                return result;
+            }
+        }
+    }
+
+    /// Returns also if the store cannot tell whether the lease was done.
+    async fn lease_once(
+        &self,
+        turn: &WriteTurn,
+        need: &[Demand],
+        kind: WriteKind,
+        accounting: Accounting,
+        deadline: Duration,
+    ) -> (Result<Cost, AcquireError>, bool) {
         let (until, bucket) = (Instant::now() + deadline, &turn.bucket);
         let is_needed = !need.is_empty();
-        let mut spent = self.resolve_in_doubt(turn, kind, accounting, is_needed, deadline).await?;
+        let resolved = self.resolve_in_doubt(turn, kind, accounting, is_needed, deadline).await;
+        let mut spent = match resolved {
+            (Ok(spent), _) => spent,
+            failed => return failed,
+        };
         let times = self.times();
         let (plan, configuration, last_answered_id, unreported_for) = {
             let ledger = &mut *turn.ledger();
@@ -51,7 +75,7 @@ impl Leaser {
         let counting = counting(accounting, &plan);
         if !plan.is_worth_a_write(counting) {
             bucket.undo(&mut turn.ledger(), &plan, times);
-            return Ok(spent);
+            return (Ok(spent), false);
         }
         if accounting == Accounting::AtSettle {
             self.meter.commit_age(unreported_for);
@@ -70,11 +94,16 @@ impl Leaser {
         if result.is_ok() {
             self.note_duration(start.elapsed());
         }
-        spent += self.finish(turn, plan, need, Sent::New, result)?;
-        Ok(spent)
+        let is_ambiguous = result.as_ref().is_err_and(LeaseError::is_ambiguous);
+        let result = self.finish(turn, plan, need, Sent::New, result).map(|cost| {
+            spent += cost;
+            spent
+        });
+        (result, is_ambiguous)
     }
 
-    /// Finds out the result of a write in doubt, if there is one.
+    /// Finds out the result of a write in doubt, if there is one; returns also if the store cannot
+    /// tell.
     async fn resolve_in_doubt(
         &self,
         turn: &WriteTurn,
@@ -82,12 +111,12 @@ impl Leaser {
         accounting: Accounting,
         is_needed: bool,
         deadline: Duration,
-    ) -> Result<Cost, AcquireError> {
+    ) -> (Result<Cost, AcquireError>, bool) {
         let until = Instant::now() + deadline;
         let (in_doubt, configuration) = {
             let ledger = &mut *turn.ledger();
             let Some(in_doubt) = ledger.unfinished().in_doubt.take() else {
-                return Ok(Cost::default());
+                return (Ok(Cost::default()), false);
             };
             (in_doubt, ledger.configuration.clone())
         };
@@ -120,8 +149,10 @@ impl Leaser {
             result = self.store.lease(&lease, in_doubt.take(), &self.clock).await;
         }
         // The request that needed tokens has had its answer, so all of them go into the pools.
-        let cost = self.finish(turn, plan, &[], Sent::Again, result)?;
-        Ok(Cost { attempts: cost.attempts + tried, ..cost })
+        let is_ambiguous = result.as_ref().is_err_and(LeaseError::is_ambiguous);
+        let cost = self.finish(turn, plan, &[], Sent::Again, result);
+        let cost = cost.map(|cost| Cost { attempts: cost.attempts + tried, ..cost });
+        (cost, is_ambiguous)
     }
 
     /// Notes the result of a write; returns its cost.

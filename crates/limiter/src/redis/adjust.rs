@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluicegate_core::Millitokens;
 
 use super::RedisStore;
-use super::range::{check_amounts, check_rules};
+use super::range::check_amounts;
 use super::reply::Status;
 use super::script::{ADJUST, WHOLE_ADJUST};
 use super::script_bucket::ScriptBucket;
@@ -22,11 +22,10 @@ impl RedisStore {
     ) -> Result<Corrected, AdjustError> {
         let Correction { id, bucket, amounts, configuration, mark, deadline } = *correction;
         check_amounts(amounts)?;
-        check_rules(&configuration.explicit)?;
+        // A permit may have the limits of a request for another entity.
+        let configuration = Arc::new(self.configured.of(bucket, &configuration.explicit)?);
         let gives_back = amounts.values().any(|amount| *amount < Millitokens::ZERO);
-        let target =
-            ScriptBucket { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
-        let targets = [target];
+        let targets = [ScriptBucket { bucket: bucket.clone(), configuration }];
         let mut context = CallContext::under(id.clone(), clock, deadline);
         let script = if mark.is_some() { &WHOLE_ADJUST } else { &ADJUST };
         let reply = self.repeat(&mut context, script, &targets, |context, in_doubt| {

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+#[cfg(feature = "leasing")]
+use sluicegate_core::StoredRules;
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{BucketId, Configuration, LIMITS_MAX, Rules};
 
@@ -39,15 +41,29 @@ impl Configured {
         if self.0.is_empty() {
             return Ok(Configuration::explicit(request.clone()));
         }
-        let mut rules = Rules::new();
-        let levels = LimitsScope::levels(bucket);
-        let named = levels.iter().rev().filter_map(|scope| self.0.get(scope)).chain([&**request]);
-        for level in named {
-            rules.extend(level.iter().map(|(limit, rule)| (limit.clone(), *rule)));
-        }
+        let mut rules = self.levels(bucket);
+        rules.extend(request.iter().map(|(limit, rule)| (limit.clone(), *rule)));
         if rules.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: rules.len(), max: LIMITS_MAX });
         }
         Ok(Configuration::explicit(rules))
+    }
+
+    /// The same limits, those of the request apart from the others: another bucket may have others.
+    #[cfg(feature = "leasing")]
+    pub(super) fn apart(&self, bucket: &BucketId, request: &Arc<Rules>) -> Configuration {
+        let rules = self.levels(bucket);
+        let stored = (!rules.is_empty()).then(|| StoredRules { rules, ..Default::default() });
+        Configuration { explicit: request.clone(), stored }
+    }
+
+    /// The limits of a bucket's scopes.
+    fn levels(&self, bucket: &BucketId) -> Rules {
+        let mut rules = Rules::new();
+        for scope in LimitsScope::levels(bucket).iter().rev() {
+            let level = self.0.get(scope).into_iter().flatten();
+            rules.extend(level.map(|(limit, rule)| (limit.clone(), *rule)));
+        }
+        rules
     }
 }

@@ -1,13 +1,18 @@
 //! The connection: one to a server, shared by many calls, or one to a cluster.
 
+use std::sync::Mutex;
+#[cfg(feature = "redis-cluster")]
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
 #[cfg(feature = "redis-cluster")]
 use redis::{cluster::ClusterClient, cluster_async::ClusterConnection};
+
+use super::error::is_read_only;
+use crate::lock::lock;
 
 /// The longest pause between two attempts to connect: an outage ends within a second of the
 /// server's return.
@@ -26,9 +31,15 @@ const REDIRECTS_MAX: u32 = 4;
 /// The target of calls. The first call makes the connection, because only a call is sure to be in a
 /// runtime.
 pub(super) enum Connection {
-    Server(Client, OnceLock<ConnectionManager>),
+    Server(Client, Mutex<Option<Made>>),
     #[cfg(feature = "redis-cluster")]
     Cluster(Box<ClusterClient>, OnceLock<ClusterConnection>),
+}
+
+/// A connection to a server, and the time at which it was made.
+pub(super) struct Made {
+    manager: ConnectionManager,
+    at: Instant,
 }
 
 impl Connection {
@@ -37,14 +48,17 @@ impl Connection {
         let info = url.into_connection_info()?;
         let settings = without_delay(info.tcp_settings().clone());
         let client = Client::open(info.set_tcp_settings(settings))?;
-        Ok(Self::Server(client, OnceLock::new()))
+        Ok(Self::Server(client, Mutex::default()))
     }
 
     #[cfg(feature = "redis-cluster")]
     pub(super) fn lazy_cluster<T: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = T>,
     ) -> Result<Self, RedisError> {
-        let client = ClusterClient::builder(nodes).retries(REDIRECTS_MAX).build()?;
+        let client = ClusterClient::builder(nodes)
+            .retries(REDIRECTS_MAX)
+            .tcp_settings(without_delay(TcpSettings::default()))
+            .build()?;
         Ok(Self::Cluster(Box::new(client), OnceLock::new()))
     }
 
@@ -59,11 +73,12 @@ impl Connection {
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
         let answer = match self {
             Self::Server(client, made) => {
-                let mut server = match made.get() {
-                    Some(server) => server.clone(),
-                    None => manager(client, made)?,
-                };
-                server.req_packed_command(command).await
+                let mut server = manager(client, made)?;
+                let answer = server.req_packed_command(command).await;
+                if is_over(&answer) {
+                    forget(made);
+                }
+                answer
             }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(client, made) => {
@@ -79,11 +94,12 @@ impl Connection {
     }
 }
 
-/// Makes the connection, unless another call did so first.
-fn manager(
-    client: &Client,
-    made: &OnceLock<ConnectionManager>,
-) -> Result<ConnectionManager, RedisError> {
+/// The connection. The first call makes it.
+fn manager(client: &Client, made: &Mutex<Option<Made>>) -> Result<ConnectionManager, RedisError> {
+    let mut made = lock(made);
+    if let Some(made) = made.as_ref() {
+        return Ok(made.manager.clone());
+    }
     let config = ConnectionManagerConfig::new()
         .set_min_delay(RECONNECT_MIN)
         .set_max_delay(RECONNECT_MAX)
@@ -91,7 +107,29 @@ fn manager(
         // Every call has a deadline of its own.
         .set_response_timeout(None);
     let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
-    Ok(made.get_or_init(|| manager).clone())
+    Ok(made.insert(Made { manager, at: Instant::now() }).manager.clone())
+}
+
+/// True if no later call on the connection can be answered otherwise. The manager connects again only
+/// after an error of the network.
+fn is_over(answer: &Result<Value, RedisError>) -> bool {
+    match answer {
+        // The server refused the handshake, perhaps for a moment: the manager repeats that for ever.
+        Err(error) => !error.is_io_error(),
+        // A failover made the server a replica and left its connections open. Another one may be at
+        // the address now.
+        Ok(Value::ServerError(error)) => is_read_only(error.clone().into()),
+        Ok(_) => false,
+    }
+}
+
+/// Forgets the connection, so that the next call makes another one; not more often than a manager
+/// connects.
+fn forget(made: &Mutex<Option<Made>>) {
+    let mut made = lock(made);
+    if made.as_ref().is_some_and(|made| made.at.elapsed() >= RECONNECT_MAX) {
+        *made = None;
+    }
 }
 
 /// Sends small writes at once.
@@ -105,5 +143,67 @@ fn without_delay(settings: TcpSettings) -> TcpSettings {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.is_cluster() { "Cluster" } else { "Server" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that answers every command on its first connections with this error, and serves later
+    /// ones.
+    async fn server(error: &'static str, connections_max: u32) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connections = Arc::new(AtomicU32::new(0));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let is_served = connections.fetch_add(1, Ordering::Relaxed) >= connections_max;
+                let answer = if is_served { "+OK\r\n" } else { error };
+                tokio::spawn(async move {
+                    let mut bytes = [0; 4_096];
+                    while let Ok(read @ 1..) = stream.read(&mut bytes).await {
+                        // A command is an array of strings, and no name here has a star.
+                        let commands = bytes[..read].iter().filter(|byte| **byte == b'*').count();
+                        let sent = stream.write_all(answer.repeat(commands).as_bytes()).await;
+                        sent.unwrap();
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    /// Asks until the answer is good.
+    async fn ask(connection: &Connection) -> u32 {
+        for failed in 0..200 {
+            match connection.send(&redis::cmd("TIME")).await {
+                Ok(_) => return failed,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+        panic!("it never serves again");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_refused_the_handshake_is_asked_again() {
+        // More than one manager tries.
+        let port = server("-ERR max number of clients reached\r\n", 8).await;
+        let connection = Connection::lazy(format!("redis://127.0.0.1:{port}/1")).unwrap();
+        assert!(ask(&connection).await > 0);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_became_a_replica_is_left() {
+        let port = server("-READONLY You can't write\r\n", 1).await;
+        let connection = Connection::lazy(format!("redis://127.0.0.1:{port}")).unwrap();
+        assert!(ask(&connection).await > 0);
+        assert_eq!(ask(&connection).await, 0);
     }
 }

@@ -81,6 +81,12 @@ fn failed(error: RedisError) -> TableError {
     TableError::Unreachable(StoreFailure(error.into()).into())
 }
 
+/// True if the server is a replica, which serves no request.
+pub(super) fn is_read_only(error: RedisError) -> bool {
+    let error = of_command(error);
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) || error.code() == Some("READONLY")
+}
+
 /// An answer that none of the scripts gives.
 pub(super) fn odd(answer: BoxError) -> TableError {
     SetupError::Rejected(answer).into()

@@ -44,28 +44,42 @@ impl LeaseCalls for RedisStore {
         async move {
             check_amounts(&request.amounts)?;
             let mut parts = Vec::new();
-            for target in self.targets(request)? {
+            for ScriptBucket { bucket, configuration } in self.targets(request)? {
+                let is_parent = bucket.entity != request.entity;
                 // Only the script knows the limits of a parent's bucket, so this request cannot be
                 // leased.
-                if target.bucket.entity != request.entity && !target.knows(&request.amounts) {
+                if is_parent
+                    && request.amounts.keys().any(|limit| configuration.rule(limit).is_none())
+                {
                     return Ok(None);
                 }
-                parts.push(target.unread(&request.amounts));
+                let parent_limits = request.parent_limits.as_ref().filter(|_| is_parent);
+                let named = parent_limits.unwrap_or(&request.limits);
+                let configuration = Arc::new(self.configured.apart(&bucket, named));
+                let (amounts, image) = (request.amounts.clone(), self.images.get(&bucket));
+                parts.push(BucketGrant { bucket, amounts, image, configuration });
             }
             Ok(Some(parts))
         }
         .boxed()
     }
 
-    /// Limits on Redis are set when the store is made, so they do not change.
+    /// Limits on Redis are set when the store is made, so they do not change. `before` may come from a
+    /// request of another entity.
     fn limits_now<'a>(
         &'a self,
-        _bucket: &'a BucketId,
+        bucket: &'a BucketId,
         before: &'a Arc<Configuration>,
         _deadline: Duration,
         _clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Arc<Configuration>, AcquireError>> {
-        async move { Ok(before.clone()) }.boxed()
+        async move {
+            match before.stored {
+                None => Ok(before.clone()),
+                Some(_) => Ok(Arc::new(self.configured.of(bucket, &before.explicit)?)),
+            }
+        }
+        .boxed()
     }
 
     fn lease<'a>(
@@ -83,8 +97,9 @@ impl LeaseCalls for RedisStore {
         _clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let image = self.bucket(lease.bucket, lease.deadline).await?;
-            Ok((image.map(Arc::new), 0.0))
+            let image = self.bucket(lease.bucket, lease.deadline).await?.map(Arc::new);
+            self.learn(lease.bucket, image.as_ref());
+            Ok((image, 0.0))
         }
         .boxed()
     }
@@ -94,11 +109,24 @@ impl LeaseCalls for RedisStore {
         correction: &'a Correction<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Corrected, AdjustError>> {
-        Self::correct(self, correction, clock).boxed()
+        async move {
+            let corrected = Self::correct(self, correction, clock).await?;
+            self.learn(correction.bucket, corrected.image.as_ref());
+            Ok(corrected)
+        }
+        .boxed()
     }
 }
 
 impl RedisStore {
+    /// Remembers a bucket as a script left it, for requests that are decided without a call.
+    fn learn(&self, bucket: &BucketId, image: Option<&Arc<CompositeBucket>>) {
+        match image {
+            Some(image) => self.images.insert(bucket.clone(), image.clone()),
+            None => _ = self.images.remove(bucket),
+        }
+    }
+
     /// Leases and settles. With `in_doubt`, sends that write again under its id to find out its
     /// result.
     async fn lease_or_resolve(
@@ -111,7 +139,10 @@ impl RedisStore {
         if let Err(error) = lease.check(&named) {
             return Err(LeaseError { error, in_doubt, attempts: 0 });
         }
-        let configuration = Arc::new(lease.configuration.clone());
+        let configuration = match self.configured.of(lease.bucket, &lease.configuration.explicit) {
+            Ok(configuration) => Arc::new(configuration),
+            Err(error) => return Err(LeaseError { error: error.into(), in_doubt, attempts: 0 }),
+        };
         let target = ScriptBucket { bucket: lease.bucket.clone(), configuration };
         let remembered = match &in_doubt {
             Some(in_doubt) => in_doubt.remembered.clone(),
@@ -142,6 +173,7 @@ impl RedisStore {
         let (id, attempts) = (context.id.clone(), context.cost.attempts);
         let (error, effect) = match result {
             Ok(LeaseReply::Granted { leased, image, path }) => {
+                self.learn(lease.bucket, image.as_ref());
                 return Ok(LeaseOutcome {
                     id,
                     leased,
@@ -150,8 +182,9 @@ impl RedisStore {
                 });
             }
             Ok(LeaseReply::Ambiguous) => {
-                let error = AcquireError::Unavailable("the answer to a call was lost".into());
-                (error, WriteEffect::Ambiguous)
+                // The server answered, so this is no outage.
+                let error = AcquireError::Contended { attempts: context.cost.attempts };
+                (AcquireError::Unavailable(error.into()), WriteEffect::Ambiguous)
             }
             Err(Failure::Error(error)) if is_in_doubt => (error, WriteEffect::InDoubt),
             Err(Failure::Error(error)) => (error, WriteEffect::None),

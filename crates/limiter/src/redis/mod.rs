@@ -116,9 +116,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+#[cfg(feature = "leasing")]
+use quick_cache::sync::Cache;
 use redis::{IntoConnectionInfo, RedisError};
 use sluicegate_core::EntityId;
 use sluicegate_core::keys::LimitsScope;
+#[cfg(feature = "leasing")]
+use sluicegate_core::{BucketId, CompositeBucket};
 
 use self::configured::Configured;
 use self::connection::Connection;
@@ -131,6 +135,10 @@ use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::store::{Adjusted, BoxFuture, Correction, Grant, Request, Store};
 
+/// The most buckets whose newest image is remembered.
+#[cfg(feature = "leasing")]
+const IMAGES_MAX: usize = 10_000;
+
 /// Balances on Redis. Can be made with or without a runtime; the first call connects.
 #[derive(Debug)]
 pub struct RedisStore {
@@ -140,6 +148,9 @@ pub struct RedisStore {
     time: TimeSource,
     counters: Arc<Counters>,
     shared_calls: Arc<SharedCalls>,
+    /// Buckets as the newest answer of a lease or a correction showed them.
+    #[cfg(feature = "leasing")]
+    images: Arc<Cache<BucketId, Arc<CompositeBucket>>>,
 }
 
 /// The clock that tells the scripts the time.
@@ -181,20 +192,23 @@ impl RedisStore {
             time: TimeSource::Caller,
             counters: Arc::default(),
             shared_calls: Arc::default(),
+            #[cfg(feature = "leasing")]
+            images: Arc::new(Cache::new(IMAGES_MAX)),
         }
     }
 
     /// The same store, for a task that outlives a call. This is not `Clone`: a clone with another
     /// prefix would share calls with this store.
     fn share(&self) -> Self {
-        let Self { connection, keys, configured, time, counters, shared_calls } = self;
         Self {
-            connection: connection.clone(),
-            keys: keys.clone(),
-            configured: configured.clone(),
-            time: *time,
-            counters: counters.clone(),
-            shared_calls: shared_calls.clone(),
+            connection: self.connection.clone(),
+            keys: self.keys.clone(),
+            configured: self.configured.clone(),
+            time: self.time,
+            counters: self.counters.clone(),
+            shared_calls: self.shared_calls.clone(),
+            #[cfg(feature = "leasing")]
+            images: self.images.clone(),
         }
     }
 

@@ -59,19 +59,6 @@ impl ScriptBucket {
         packed
     }
 
-    /// True if every requested limit has a rule here.
-    #[cfg(feature = "leasing")]
-    pub(super) fn knows(&self, asked: &Amounts) -> bool {
-        asked.keys().all(|limit| self.configuration.rule(limit).is_some())
-    }
-
-    /// The grant of these amounts, before anything was read.
-    #[cfg(feature = "leasing")]
-    pub(super) fn unread(self, amounts: &Amounts) -> BucketGrant {
-        let (bucket, configuration) = (self.bucket, self.configuration);
-        BucketGrant { bucket, amounts: amounts.clone(), image: None, configuration }
-    }
-
     /// The status of its limits in this image, at this time.
     pub(super) fn evaluate(
         &self,
