@@ -3,6 +3,9 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
+use sluicegate::types::LimitName;
+use sluicegate::{AdjustError, EntityId};
+use sluicegate_processor::chain;
 
 use crate::amount::Amount;
 use crate::bucket::{Bucket, Parent};
@@ -20,7 +23,7 @@ Examples:
   sluicegate adjust user-123 gpt-4 tpm=+120      # consumed 120 more than was acquired
   sluicegate adjust user-123 gpt-4 tpm=-380 rpm=-1
 
-Exit codes: 0 done, 1 the bucket does not have a limit (nothing was corrected there), 2 bad
+Exit codes: 0 done, 1 a bucket does not have one of the limits, and the others were corrected, 2 bad
 input, 5 contended, or the table could not be used.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -32,8 +35,9 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct AdjustOutput {
+    /// False if nothing was corrected.
     adjusted: bool,
-    /// Limits that the bucket does not have.
+    /// Limits that a bucket, the entity's own or its parent's, does not have.
     dropped: Vec<String>,
     /// The correction had to give up its conditions on the balance: part of it may have no effect.
     forced: bool,
@@ -52,16 +56,37 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         Parent::No => request.no_cascade(),
         Parent::This(parent) => request.cascade_to(parent.as_str()),
     };
-    let adjusted = request.await?;
+    let adjusted = request.await.map_err(|error| left_open(&args.bucket, error))?;
     let dropped: Vec<String> = adjusted.dropped.iter().map(ToString::to_string).collect();
     let is_whole = dropped.is_empty();
+    let is_written = adjusted.write_units > 0.0;
     if options.is_json() {
         let (forced, write_units) = (adjusted.is_forced, adjusted.write_units);
-        output::json(&AdjustOutput { adjusted: is_whole, dropped, forced, write_units })?;
+        let is_adjusted = is_whole || is_written;
+        output::json(&AdjustOutput { adjusted: is_adjusted, dropped, forced, write_units })?;
     } else if is_whole {
         output::line("adjusted")?;
     } else {
-        output::line(&format!("not adjusted, the bucket does not have: {}", dropped.join(", ")))?;
+        let of = |(entity, limit): &(EntityId, LimitName)| format!("{limit} of {entity}");
+        let missing: Vec<String> = adjusted.dropped_of.iter().map(of).collect();
+        let done = if is_written { "adjusted, except for" } else { "not adjusted:" };
+        let why = "the bucket does not have it yet, the next acquire adds it";
+        output::line(&format!("{done} {} ({why})", missing.join(", ")))?;
     }
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
+}
+
+/// The error of a correction that may have been made: the same command could make it twice.
+fn left_open(Bucket { entity, resource, .. }: &Bucket, error: AdjustError) -> CliError {
+    match error {
+        AdjustError::Unavailable(_) | AdjustError::Ambiguous(_) => CliError::Store(format!(
+            "{}; the correction may have been made: look at `sluicegate status {entity} {resource}` before you repeat it",
+            chain(&error)
+        )),
+        AdjustError::Partial { ref failed, .. } => CliError::Store(format!(
+            "{}; correct it alone: `sluicegate adjust {failed} {resource} ... --no-cascade`",
+            chain(&error)
+        )),
+        error => error.into(),
+    }
 }

@@ -21,8 +21,6 @@ use sluicegate_processor::{chain, https_client};
 use crate::error::CliError;
 use crate::options::Options;
 
-/// Long, because a person waits, and the first request of a process also opens the connection.
-const DEADLINE: Duration = Duration::from_secs(5);
 /// The region for signatures if the endpoint is on loopback and no region is set.
 const LOOPBACK_REGION: &str = "us-east-1";
 
@@ -88,7 +86,7 @@ impl Connection {
     /// converted, there may be buckets of one item per limit.
     pub(crate) async fn limiter(&self) -> Result<Limiter, CliError> {
         let limiter = Limiter::builder(DynamoStore::with_table(self.dynamo_table().await?))
-            .deadline(DEADLINE.min(self.timeout))
+            .deadline(self.timeout)
             .on_unavailable(OnUnavailable::Deny);
         Ok(limiter.build())
     }

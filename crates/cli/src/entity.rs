@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use futures_util::TryStreamExt;
 use serde::Serialize;
 use sluicegate::EntityId;
 use sluicegate::types::EntityRecord;
@@ -13,6 +12,7 @@ use crate::connection::Connection;
 use crate::error::CliError;
 use crate::options::Options;
 use crate::output;
+use crate::readable::readable;
 
 /// Store, show or delete the parents of entities.
 #[derive(Subcommand)]
@@ -21,7 +21,7 @@ Examples:
   sluicegate entity create user-123 --parent team-berlin --cascade
   sluicegate entity children team-berlin
 
-Exit codes: 0 done, 1 there is no record of this entity, 2 bad input or not confirmed, 5 the table
+Exit codes: 0 done, 1 there is no record of this entity, or a broken one was left out, 2 bad input or not confirmed, 5 the table
 could not be used.")]
 pub(crate) enum Args {
     /// Store the parent of an entity; replaces the earlier record.
@@ -86,6 +86,7 @@ impl From<&EntityRecord> for Record {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let connection = options.connect().await?;
     let configured = connection.configured();
+    let mut exit_code = ExitCode::SUCCESS;
     match args {
         Args::Create { entity, parent, cascade } => {
             let record = EntityRecord { entity, parent, cascade };
@@ -94,9 +95,9 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
         Args::Show { entity } => show(&recorded(&connection, &entity).await?, options)?,
         Args::Children { entity } => {
-            let children: Vec<EntityId> =
-                connection.reader().children(&entity).try_collect().await?;
-            let children: Vec<&str> = children.iter().map(EntityId::as_str).collect();
+            let children = readable(connection.reader().children(&entity)).await?;
+            exit_code = children.exit_code();
+            let children: Vec<&str> = children.items.iter().map(EntityId::as_str).collect();
             if options.is_json() {
                 output::json(&children)?;
             } else if children.is_empty() {
@@ -109,10 +110,14 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             recorded(&connection, &entity).await?;
             confirm.ask(&format!("delete the stored record of {entity}"))?;
             configured.delete_entity(&entity).await?;
-            output::line(&format!("{entity} is forgotten"))?;
+            if options.is_json() {
+                output::json(&serde_json::json!({"entity": entity.as_str(), "deleted": true}))?;
+            } else {
+                output::line(&format!("{entity} is forgotten"))?;
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code)
 }
 
 async fn recorded(connection: &Connection, entity: &EntityId) -> Result<EntityRecord, CliError> {

@@ -115,7 +115,10 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
         Args::Delete { level, limits, all, confirm } => {
             let scope = level.scope();
-            let stored = configured.get_limits(&scope).await?.ok_or_else(|| none(&scope))?;
+            let stored = configured.get_limits(&scope).await?;
+            // The limits of a level may all be deleted.
+            let stored = stored.filter(|stored| !stored.rules.is_empty());
+            let stored = stored.ok_or_else(|| none(&scope))?;
             if let Some(limit) = limits.iter().find(|limit| !stored.rules.contains_key(*limit)) {
                 return Err(CliError::Attention(format!(
                     "no limit {limit} is stored for {}; nothing was deleted, `sluicegate limits show` lists them",

@@ -2,18 +2,26 @@
 //! not be left out silently.
 
 use std::pin::pin;
+use std::process::ExitCode;
 
 use futures_util::{Stream, StreamExt};
 use sluicegate::dynamo::ReadError;
 use sluicegate_processor::chain;
 
-use crate::error::{CliError, say};
+use crate::error::{CliError, exit, say};
 
 /// The items that could be read.
 pub(crate) struct Readable<T> {
     pub(crate) items: Vec<T>,
     /// The number of items that were left out. Each was reported on standard error.
     pub(crate) broken: usize,
+}
+
+impl<T> Readable<T> {
+    /// That of a command which listed them.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        if self.broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) }
+    }
 }
 
 /// Collects the items that can be read, and reports the others.

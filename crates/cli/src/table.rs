@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
 use aws_sdk_dynamodb::error::ProvideErrorMetadata;
 use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription, TimeToLiveStatus};
@@ -10,12 +12,17 @@ use clap::Subcommand;
 use serde::Serialize;
 use sluicegate::dynamo::{TableSetupError, create_table};
 use sluicegate_processor::other_regions;
+use tokio::time::Instant;
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;
 use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output;
+
+/// DynamoDB deletes a table within seconds.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Create, check or delete the table.
 #[derive(Subcommand)]
@@ -62,21 +69,21 @@ struct Status {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let connection = options.connect().await?;
     match args {
-        Args::Create => create(&connection).await,
+        Args::Create => create(&connection, options).await,
         Args::Status => status(&connection, options).await,
-        Args::Delete(confirm) => delete(&connection, &confirm).await,
+        Args::Delete(confirm) => delete(&connection, &confirm, options).await,
     }
 }
 
-async fn create(connection: &Connection) -> Result<ExitCode, CliError> {
+async fn create(connection: &Connection, options: &Options) -> Result<ExitCode, CliError> {
     let table = connection.table();
     match create_table(&connection.client(), table).await {
         Ok(()) => {
-            output::line(&format!("table {table} is there"))?;
+            done(table, "there", options)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(TableSetupError::Exists { .. }) => Err(CliError::Attention(format!(
-            "table {table} exists already; look at it with `sluicegate table status --table {table}`"
+            "table {table} exists already; if it was not completed, its problems are shown by `sluicegate table status --table {table}`"
         ))),
         Err(error) => Err(error.into()),
     }
@@ -139,7 +146,9 @@ impl Status {
             problems.push("no stream with both images: usage is not counted".to_owned());
         }
         if !expires {
-            problems.push("TTL on attribute ttl is off: nothing expires".to_owned());
+            problems.push(format!(
+                "TTL on attribute ttl is off: nothing expires; `aws dynamodb update-time-to-live --table-name {table} --time-to-live-specification Enabled=true,AttributeName=ttl` switches it on"
+            ));
         }
         if described.multi_region_consistency() == Some(&MultiRegionConsistency::Strong) {
             problems.push(
@@ -180,11 +189,15 @@ impl Status {
     }
 }
 
-async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, CliError> {
+async fn delete(
+    connection: &Connection,
+    confirm: &Confirm,
+    options: &Options,
+) -> Result<ExitCode, CliError> {
     let table = connection.table();
     confirm.ask(&format!("delete table {table} with all balances, limits and usage in it"))?;
-    let deleted = connection
-        .client()
+    let client = connection.client();
+    let deleted = client
         .delete_table()
         .table_name(table)
         .send()
@@ -197,8 +210,32 @@ async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, 
             _ => CliError::of_sdk("DeleteTable", table, &error),
         })?;
     deleted.table_description.ok_or_else(|| CliError::empty("DeleteTable", table))?;
-    output::line(&format!("table {table} is deleted"))?;
+    done(table, if is_gone(&client, table).await { "deleted" } else { "being deleted" }, options)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the name is free again: DynamoDB deletes in the background.
+async fn is_gone(client: &Client, table: &str) -> bool {
+    let until = Instant::now() + GONE_WITHIN;
+    while Instant::now() < until {
+        if let Err(error) = client.describe_table().table_name(table).send().await
+            && error.as_service_error().is_some_and(|error| error.is_resource_not_found_exception())
+        {
+            return true;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    false
+}
+
+/// Says what became of the table.
+fn done(table: &str, what: &str, options: &Options) -> Result<(), CliError> {
+    if options.is_json() {
+        output::json(&serde_json::json!({"table": table, "state": what}))?;
+    } else {
+        output::line(&format!("table {table} is {what}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -63,8 +63,10 @@ impl Limiter {
     /// # Errors
     /// [`ConfigError`]; an entity cannot be its own parent.
     pub async fn put_entity(&self, record: &EntityRecord) -> Result<(), ConfigError> {
-        let put = self.dynamo()?.table().config().put_entity(record).await;
-        self.dynamo()?.forget_entity(&record.entity);
+        let store = self.dynamo()?;
+        let put = store.table().config().put_entity(record).await;
+        let known = put.as_ref().map(|()| Some(record));
+        store.note_entity(&record.entity, known, self.clock().now());
         put
     }
 
@@ -81,8 +83,9 @@ impl Limiter {
     /// # Errors
     /// [`ConfigError`].
     pub async fn delete_entity(&self, entity: &EntityId) -> Result<(), ConfigError> {
-        let deleted = self.dynamo()?.table().config().delete_entity(entity).await;
-        self.dynamo()?.forget_entity(entity);
+        let store = self.dynamo()?;
+        let deleted = store.table().config().delete_entity(entity).await;
+        store.note_entity(entity, deleted.as_ref().map(|()| None), self.clock().now());
         deleted
     }
 

@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Subcommand;
-use futures_util::TryStreamExt;
 use sluicegate::types::LimitName;
-use sluicegate_core::{AlertSettings, OutboxEntry, OutboxState, Thresholds};
+use sluicegate_core::{OutboxEntry, OutboxState, Thresholds};
 
 use crate::confirm::Confirm;
 use crate::error::CliError;
 use crate::limits::{Level, name};
 use crate::options::Options;
+use crate::readable::readable;
 
 /// Store, show or delete alert thresholds, and list the alerts that usage windows made.
 ///
@@ -29,8 +29,8 @@ Examples:
   sluicegate alerts show
   sluicegate alerts outbox
 
-Exit codes: 0 done, 1 no thresholds are stored there, 2 bad input or not confirmed, 5 the table could
-not be used.")]
+Exit codes: 0 done, 1 no thresholds are stored there, or a broken item was left out, 2 bad input or not
+confirmed, 5 the table could not be used.")]
 pub(crate) enum Args {
     /// Store thresholds; other limits of the same level keep theirs.
     ///
@@ -108,8 +108,9 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             output::settings(&[stored], options)?;
         }
         Args::Show => {
-            let stored: Vec<AlertSettings> = connection.reader().alerts().try_collect().await?;
-            output::settings(&stored, options)?;
+            let stored = readable(connection.reader().alerts()).await?;
+            output::settings(&stored.items, options)?;
+            return Ok(stored.exit_code());
         }
         Args::Delete { level, limits, confirm } => {
             let scope = level.scope();
@@ -128,10 +129,12 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             output::settings(left.as_slice(), options)?;
         }
         Args::Outbox { closed } => {
-            let entries: Vec<OutboxEntry> = connection.reader().outbox().try_collect().await?;
+            let entries = readable(connection.reader().outbox()).await?;
             let is_shown = |entry: &&OutboxEntry| closed || entry.state != OutboxState::Sent;
-            let entries: Vec<_> = entries.iter().filter(is_shown).collect();
-            output::outbox(&entries, options)?;
+            let mut shown: Vec<_> = entries.items.iter().filter(is_shown).collect();
+            shown.sort_by_key(|entry| entry.at);
+            output::outbox(&shown, options)?;
+            return Ok(entries.exit_code());
         }
     }
     Ok(ExitCode::SUCCESS)

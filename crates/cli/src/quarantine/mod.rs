@@ -5,14 +5,14 @@ mod output;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use futures_util::TryStreamExt;
 use sluicegate_core::{QuarantineEntry, QuarantineState, WindowKinds};
 use sluicegate_processor::{IfUnknown, Processor, Retention, Settings};
 
 use crate::confirm::Confirm;
-use crate::error::CliError;
+use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output::counted;
+use crate::readable::{Readable, readable};
 
 /// List records that could not be counted, count them, or give them up.
 #[derive(Subcommand)]
@@ -22,7 +22,7 @@ Examples:
   sluicegate quarantine replay --all
   sluicegate quarantine drop --all --yes
 
-Exit codes: 0 done, 1 some entries stay open or there is no such entry, 2 bad input or not
+Exit codes: 0 done, 1 some entries stay open or cannot be read, or there is no such entry, 2 bad input or not
 confirmed, 5 the table could not be used.")]
 pub(crate) enum Args {
     /// List the entries that wait for a person.
@@ -48,7 +48,8 @@ Examples:
     Replay {
         #[command(flatten)]
         which: Which,
-        /// The kinds of windows that the processor of this table counts.
+        /// The kinds of windows that the processor of this table counts. Name all of them: a record that
+        /// was counted in some kinds is closed, and the others lack it.
         #[arg(long, default_value = "hour,day", value_name = "KINDS")]
         windows: WindowKinds,
         /// Days that the processor keeps windows; 0 for ever.
@@ -102,14 +103,14 @@ impl Which {
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let connection = options.connect().await?;
-    let entries: Vec<QuarantineEntry> = connection.reader().quarantine().try_collect().await?;
-    match args {
+    let Readable { items: entries, broken } = readable(connection.reader().quarantine()).await?;
+    let exit_code = match args {
         Args::List { closed } => {
             let is_shown =
                 |entry: &&QuarantineEntry| closed || entry.state == QuarantineState::Open;
             let entries: Vec<_> = entries.iter().filter(is_shown).collect();
             output::list(&entries, options)?;
-            Ok(ExitCode::SUCCESS)
+            ExitCode::SUCCESS
         }
         Args::Replay { which, windows, ttl_days, uncounted } => {
             let entries = which.of(entries)?;
@@ -124,7 +125,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             for entry in &entries {
                 results.push(processor.recount(entry, if_unknown).await);
             }
-            Ok(output::report(&entries, &results, options)?)
+            output::report(&entries, &results, options)?
         }
         Args::Drop { which, confirm } => {
             let entries = which.of(entries)?;
@@ -137,7 +138,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             for entry in &entries {
                 results.push(processor.give_up(entry).await);
             }
-            Ok(output::report(&entries, &results, options)?)
+            output::report(&entries, &results, options)?
         }
-    }
+    };
+    Ok(if broken == 0 { exit_code } else { ExitCode::from(exit::ATTENTION) })
 }

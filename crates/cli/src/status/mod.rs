@@ -76,7 +76,8 @@ pub(crate) async fn limit_rows(
     for some in scopes.chunks(KEYS_PER_READ) {
         let keys: Vec<_> = some.iter().cloned().map(ItemKey::Limits).collect();
         for (scope, item) in some.iter().zip(read(&table, &keys).await?) {
-            let stored = decoded(item.as_ref(), StoredLimits::from_item)?;
+            let stored =
+                decoded(&ItemKey::Limits(scope.clone()), item.as_ref(), StoredLimits::from_item)?;
             levels.extend(stored.map(|stored| (scope.clone(), stored)));
         }
     }
@@ -96,9 +97,9 @@ async fn buckets(
     let reader = connection.reader().including_legacy();
     let images: Readable<CompositeBucket> = match whose {
         Whose::Bucket(entity, resource) => {
-            let keys = [ItemKey::Bucket(entity.clone(), resource.clone())];
-            let item = read(table, &keys).await?.into_iter().next().flatten();
-            let image = decoded(item.as_ref(), CompositeBucket::from_item)?;
+            let key = ItemKey::Bucket(entity.clone(), resource.clone());
+            let item = read(table, std::slice::from_ref(&key)).await?.into_iter().next().flatten();
+            let image = decoded(&key, item.as_ref(), CompositeBucket::from_item)?;
             let bucket = BucketId { entity: entity.clone(), resource: resource.clone() };
             return Ok(Readable { items: vec![(bucket, image)], broken: 0 });
         }
@@ -114,12 +115,17 @@ async fn read(table: &DynamoTable, keys: &[ItemKey]) -> Result<Vec<Option<Item>>
 }
 
 fn decoded<T>(
+    key: &ItemKey,
     item: Option<&Item>,
     from_item: fn(&Item) -> Result<Option<T>, ItemError>,
 ) -> Result<Option<T>, CliError> {
     let decoded = item.map(from_item).transpose();
     decoded.map(Option::flatten).map_err(|error| {
-        CliError::Store(format!("an item of the table is broken: {error}; repair or delete it"))
+        CliError::Store(format!(
+            "the item PK={} SK={} is broken: {error}; repair or delete it",
+            key.pk(),
+            key.sk()
+        ))
     })
 }
 

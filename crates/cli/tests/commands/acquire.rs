@@ -147,6 +147,11 @@ async fn an_adjustment_takes_and_gives_back() {
         let answer = shell.run("adjust u r usd=1 --output json").json(1);
         assert_eq!((&answer["adjusted"], &answer["dropped"]), (&json!(false), &json!(["usd"])));
 
+        let part = shell.run("adjust u r usd=1 rpm=-1");
+        let missing = "adjusted, except for usd of u (the bucket does not have it yet";
+        assert!(part.text(1).starts_with(missing), "{}", part.out);
+        assert_eq!(available(&left().json(3)), -30_500, "corrected once");
+
         let unknown = shell.run("adjust u r tpm=1");
         assert!(unknown.error(2).contains("unknown limit tpm"), "{}", unknown.err);
         assert_eq!(shell.run("adjust u r rpm=0").code, 2);

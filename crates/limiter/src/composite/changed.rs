@@ -1,15 +1,24 @@
 //! Takes in changes of stored limits and entities that this process made.
 
 use sluicegate_core::keys::LimitsScope;
-use sluicegate_core::{EntityId, EpochMillis, StoredLimits};
+use sluicegate_core::{EntityId, EntityRecord, EpochMillis, StoredLimits};
 
 use super::composite_store::CompositeStore;
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
-    /// Forgets an entity's record, because it was changed.
-    pub(crate) fn forget_entity(&self, entity: &EntityId) {
-        self.directory.forget_entity(entity);
+    /// Takes in the record of an entity that this process stored or deleted just now; an error: the
+    /// record is unknown.
+    pub(crate) fn note_entity<E>(
+        &self,
+        entity: &EntityId,
+        record: Result<Option<&EntityRecord>, E>,
+        now: EpochMillis,
+    ) {
+        match record {
+            Ok(record) => self.directory.note_entity(entity, record, now),
+            Err(_) => self.directory.forget_entity(entity),
+        }
     }
 
     /// Takes in stored limits that this process changed just now; `None`: the stored limits are

@@ -153,7 +153,7 @@ impl Directory {
     }
 
     /// Takes in an answer: an item, or that there is none. An answer that may lag does not replace
-    /// limits of a later version.
+    /// limits of a later version, and no answer replaces a valid record of an entity.
     pub(super) fn learn(
         &self,
         key: &ItemKey,
@@ -169,9 +169,12 @@ impl Directory {
             ItemKey::Entity(entity) => {
                 let record =
                     item.map(EntityRecord::from_item).transpose().map_err(broken)?.flatten();
-                let record = record.map(Arc::new);
-                self.entities.insert(entity.clone(), Dated { record: record.clone(), as_of: now });
-                Some(Learned::Entity(record))
+                let answered = Dated { record: record.map(Arc::new), as_of: now };
+                // A valid one came from this process, or by a read that was answered meanwhile.
+                let known = self.entities.get(entity).filter(|known| known.is_valid(now));
+                let dated = known.unwrap_or(answered);
+                self.entities.insert(entity.clone(), dated.clone());
+                Some(Learned::Entity(dated.record))
             }
             ItemKey::Limits(scope) => {
                 let record =
@@ -201,6 +204,19 @@ impl Directory {
     #[cfg(feature = "dynamodb")]
     pub(super) fn forget_entity(&self, entity: &EntityId) {
         self.entities.remove(entity);
+    }
+
+    /// Takes in the record of an entity that this process has just stored or deleted. A read that
+    /// began earlier may be answered later.
+    #[cfg(feature = "dynamodb")]
+    pub(super) fn note_entity(
+        &self,
+        entity: &EntityId,
+        record: Option<&EntityRecord>,
+        now: EpochMillis,
+    ) {
+        let dated = Dated { record: record.cloned().map(Arc::new), as_of: now };
+        self.entities.insert(entity.clone(), dated);
     }
 
     /// Forgets the answer for a level.

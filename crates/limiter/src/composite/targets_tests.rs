@@ -208,6 +208,23 @@ fn late_answer_does_not_undo_what_this_process_stored() {
     assert_eq!(learn(Consistency::Strong, 1), LevelVersions([0, 1, 0, 0]));
 }
 
+/// A replica may answer with the record as it was before.
+#[test]
+fn late_answer_does_not_undo_an_entity_that_this_process_changed() {
+    let (directory, now) = (Directory::default(), EpochMillis::new(1_000).unwrap());
+    let entity = EntityId::new("u").unwrap();
+    let (key, later) = (ItemKey::Entity(entity.clone()), EpochMillis::new(62_000).unwrap());
+    let old = stored(&key, 1).unwrap();
+    let learn = |now| {
+        directory.learn(&key, Some(&old), Consistency::Eventual, now).unwrap();
+        directory.entity(&entity, now).unwrap()
+    };
+    assert!(learn(now).is_some());
+    directory.note_entity(&entity, None, now);
+    assert_eq!(learn(now), None, "it was deleted");
+    assert!(learn(later).is_some(), "and stored again by another process");
+}
+
 #[tokio::test]
 async fn configuration_is_kept_while_other_entities_are_learned() {
     let (store, clock) = (store(100_000), clock());

@@ -130,8 +130,11 @@ fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, Buil
 async fn wait_until_active(client: &Client, name: &str) -> Result<(), TableSetupError> {
     let deadline = tokio::time::Instant::now() + ACTIVE_WITHIN;
     loop {
-        if describe(client, name).await?.table_status == Some(TableStatus::Active) {
-            return Ok(());
+        match describe(client, name).await {
+            Ok(described) if described.table_status == Some(TableStatus::Active) => return Ok(()),
+            // DynamoDB may not know the table yet.
+            Ok(_) | Err(RequestError::MissingTable { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
         if tokio::time::Instant::now() >= deadline {
             return Err(TableSetupError::NotActive {

@@ -11,7 +11,7 @@ use sluicegate_core::Money;
 use sluicegate_prices::PriceBook;
 use sluicegate_processor::chain;
 
-use super::days::Days;
+use super::days::{Day, Days};
 use super::format::Format;
 use super::place::Place;
 use super::progress::Progress;
@@ -24,11 +24,13 @@ pub(super) type Windows = BoxStream<'static, Result<UsageWindow, ReadError>>;
 /// An export. At any time it holds one page of windows, and what its format buffers.
 pub(super) struct Exporter<R> {
     pub(super) read: R,
-    pub(super) table: String,
+    /// The name of the table in its events.
+    pub(super) source: String,
     pub(super) format: Format,
     pub(super) days: Days,
     /// Windows that end later are left out.
     pub(super) closed_s: Option<i64>,
+    pub(super) now_s: i64,
     pub(super) prices: Option<PriceBook>,
     pub(super) progress: Progress,
     pub(super) findings: Findings,
@@ -39,6 +41,8 @@ pub(super) struct Exporter<R> {
 pub(super) struct Findings {
     /// Windows that could not be read.
     pub(super) broken: usize,
+    /// Days whose first windows may have expired.
+    pub(super) expired: usize,
     /// The reason for each resource with amounts that have no price.
     pub(super) unpriced: BTreeMap<String, String>,
 }
@@ -52,23 +56,27 @@ pub(super) struct Written {
     pub(super) there: usize,
     /// Days that are not closed.
     pub(super) open: usize,
-    /// Days with a window that could not be read.
+    /// Days with a window that could not be read, or that may have expired.
     pub(super) left_out: usize,
 }
 
 impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
     /// Writes all days to one file.
     pub(super) async fn write_one(&mut self, out: Box<dyn Write + Send>) -> Result<(), CliError> {
-        let mut writer = self.format.begin(out, &self.table, self.prices.is_some())?;
+        let mut writer = self.format.begin(out, &self.source, self.prices.is_some())?;
         for day in self.days.iter() {
-            self.copy((self.read)(&day.span), writer.as_mut()).await?;
+            let copied = self.copy((self.read)(&day.span), writer.as_mut()).await?;
+            if self.may_miss_windows(&day, &copied) {
+                say(&format!("incomplete: {}, its first windows may have expired", day.date));
+            }
             self.progress.day();
         }
         Ok(writer.finish()?)
     }
 
     /// Writes each closed day that has no file yet. A day with a broken window is left out: once
-    /// it is repaired, the next export writes the day.
+    /// it is repaired, the next export writes the day. A day whose first windows may have expired is
+    /// left out too: its file would look whole.
     pub(super) async fn write_folder(&mut self, folder: &Place) -> Result<Written, CliError> {
         let mut written = Written::default();
         for day in self.days.iter() {
@@ -79,11 +87,17 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
             } else {
                 let file = folder.begin()?;
                 let mut writer =
-                    self.format.begin(file.writer()?, &self.table, self.prices.is_some())?;
+                    self.format.begin(file.writer()?, &self.source, self.prices.is_some())?;
                 let copied = self.copy((self.read)(&day.span), writer.as_mut()).await?;
                 writer.finish()?;
                 if copied.broken > 0 {
                     say(&format!("left out: {}, until all of its windows can be read", day.date));
+                    written.left_out += 1;
+                } else if self.may_miss_windows(&day, &copied) {
+                    say(&format!(
+                        "left out: {}, its first windows may have expired; --file exports the others",
+                        day.date
+                    ));
                     written.left_out += 1;
                 } else if copied.rows > 0 {
                     folder.publish(file, &day.date).await?;
@@ -93,6 +107,16 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
             self.progress.day();
         }
         Ok(written)
+    }
+
+    /// True if the first windows of a day may have expired. The others say for how long windows are
+    /// kept.
+    fn may_miss_windows(&mut self, day: &Day, copied: &Copied) -> bool {
+        let first_end_s = day.span.ends().map(|(first, _)| first.end_s());
+        let expiry_s = first_end_s.zip(copied.kept_s).map(|(end_s, kept_s)| end_s + kept_s);
+        let may_miss = expiry_s.is_some_and(|expiry_s| expiry_s <= self.now_s);
+        self.findings.expired += usize::from(may_miss);
+        may_miss
     }
 
     async fn copy(
@@ -112,6 +136,8 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
                 }
                 Err(error) => return Err(error.into()),
             };
+            let kept_s = usage.expires_at_s.map(|at_s| at_s - usage.window.end_s());
+            copied.kept_s = kept_s.into_iter().chain(copied.kept_s).min();
             // A window that holds only a watermark has no figures.
             let is_open = self.closed_s.is_some_and(|closed_s| usage.window.end_s() > closed_s);
             if usage.events == 0 || is_open {
@@ -145,6 +171,8 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
 struct Copied {
     rows: usize,
     broken: usize,
+    /// The shortest time for which a window is kept after its end; `None`: all are kept for ever.
+    kept_s: Option<i64>,
 }
 
 #[cfg(test)]

@@ -53,20 +53,24 @@ fn exporter(most: usize) -> Exporter<impl Fn(&WindowSpan) -> Windows> {
             }
             stream::iter(windows).boxed()
         },
-        table: "table".to_owned(),
+        source: "sluicegate/eu-west-1/table".to_owned(),
         format: Format::Csv,
         days,
         closed_s: Some(NOW / 1_000),
+        now_s: NOW / 1_000,
         prices: None,
         progress: Progress::over(4),
         findings: Findings::default(),
     }
 }
 
+fn settings(region: &str) -> Settings<'_> {
+    Settings { table: "table", region: Some(region), format: "csv", resources: None, prices: None }
+}
+
 /// One export to a folder, as one run of the command makes it.
 fn export(root: &Path, most: usize) -> Result<Written, CliError> {
-    let settings = Settings { table: "table", format: "csv", resources: None, prices: None };
-    let layout = Layout::new(WindowKind::DAY, Format::Csv);
+    let (settings, layout) = (settings("eu-west-1"), Layout::new(WindowKind::DAY, Format::Csv));
     let folder = Place::Folder(Folder::open(root, layout, &settings)?);
     exporter(most).write_folder(&folder).now_or_never().unwrap()
 }
@@ -118,7 +122,7 @@ fn settings_are_completed_and_others_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let settings = folder.path().join("_sluicegate-export.json");
     for length in 0..20 {
-        fs::write(&settings, &r#"{"table":"table","format":"csv"#[..length]).unwrap();
+        fs::write(&settings, &r#"{"table":"table","region":"eu-west-1"#[..length]).unwrap();
         assert!(export(folder.path(), usize::MAX).is_ok());
     }
     fs::write(&settings, r#"{"table":"other""#).unwrap();
@@ -129,12 +133,46 @@ fn settings_are_completed_and_others_are_refused() {
 #[test]
 fn a_folder_has_one_export_at_a_time() {
     let root = tempfile::tempdir().unwrap();
-    let settings = Settings { table: "table", format: "csv", resources: None, prices: None };
     let layout = Layout::new(WindowKind::DAY, Format::Csv);
-    let open = || Folder::open(root.path(), layout.clone(), &settings);
+    let open_from = |region| Folder::open(root.path(), layout.clone(), &settings(region));
+    let open = || open_from("eu-west-1");
     let first = open().unwrap_or_else(|error| panic!("{error}"));
     let error = open().err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains("another export is writing to"), "{error}");
     drop(first);
     assert!(open().is_ok());
+    let error = open_from("us-east-1").err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains("other settings"), "a table of the same name: {error}");
+}
+
+#[test]
+fn a_day_whose_first_windows_may_have_expired_has_no_file() {
+    for (kept_half_days, left_out) in [(6, 0), (5, 1), (3, 2)] {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::new(WindowKind::DAY, Format::Csv);
+        let folder = Place::Folder(Folder::open(root.path(), layout, &settings("x")).unwrap());
+        let forever = exporter(usize::MAX);
+        let read = |span: &WindowSpan| {
+            let windows = (forever.read)(span).map(move |window| {
+                let window = window?;
+                let expires_at_s = Some(window.window.end_s() + kept_half_days * 43_200);
+                Ok(UsageWindow { expires_at_s, ..window })
+            });
+            windows.boxed()
+        };
+        let mut exporter = Exporter {
+            read,
+            source: forever.source.clone(),
+            format: Format::Csv,
+            days: forever.days,
+            closed_s: forever.closed_s,
+            now_s: forever.now_s,
+            prices: None,
+            progress: Progress::over(4),
+            findings: Findings::default(),
+        };
+        let written = exporter.write_folder(&folder).now_or_never().unwrap().unwrap();
+        assert_eq!((written.left_out, exporter.findings.expired), (left_out, left_out));
+        assert_eq!(written.files, 3 - left_out);
+    }
 }

@@ -51,11 +51,11 @@ impl Format {
         }
     }
 
-    /// Begins a file of rows from `table`, whose amounts have a cost if there are prices.
+    /// Begins a file of rows from a table, the `source`, whose amounts have a cost if there are prices.
     pub(super) fn begin(
         self,
         mut out: Box<dyn Write + Send>,
-        table: &str,
+        source: &str,
         has_prices: bool,
     ) -> io::Result<Box<dyn RowWriter>> {
         Ok(match self {
@@ -64,9 +64,7 @@ impl Format {
                 Box::new(Csv(out))
             }
             Self::Jsonl => Box::new(Jsonl(out)),
-            Self::Cloudevents => {
-                Box::new(CloudEvents { out, source: format!("sluicegate/{table}") })
-            }
+            Self::Cloudevents => Box::new(CloudEvents { out, source: source.to_owned() }),
             Self::Focus => Box::new(Focus::new(out, has_prices)?),
             #[cfg(feature = "parquet")]
             Self::Parquet => Box::new(super::parquet::ParquetWriter::new(out)?),

@@ -19,6 +19,8 @@ pub(super) const SETTINGS: &str = "_sluicegate-export.json";
 #[derive(Debug, Serialize)]
 pub(super) struct Settings<'a> {
     pub(super) table: &'a str,
+    /// The region of the table.
+    pub(super) region: Option<&'a str>,
     pub(super) format: &'static str,
     /// `None`: all.
     pub(super) resources: Option<Vec<&'a str>>,

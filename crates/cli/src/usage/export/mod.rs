@@ -24,6 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use aws_sdk_dynamodb::config::Region;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use sluicegate::dynamo::Reader;
 use sluicegate::types::{WindowKind, WindowSpan};
@@ -55,8 +56,8 @@ Examples:
   sluicegate usage export --from 2026-01-01 --format jsonl --folder usage --prices prices.json
   sluicegate usage export --from 2026-01-01 --format parquet --folder s3://bucket/usage
 
-Exit codes: 0 exported, 1 interrupted, or a window could not be read, or an amount has no price,
-2 bad input, 5 the table could not be used, 6 the rows could not be written.")]
+Exit codes: 0 exported, 1 interrupted, or a window could not be read or may have expired, or an amount
+has no price, 2 bad input, 5 the table could not be used, 6 the rows could not be written.")]
 pub(super) struct Args {
     /// The first day: a date, or -7d.
     #[arg(long, value_name = "DAY", allow_hyphen_values = true)]
@@ -104,8 +105,10 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         Some(named) => named.clone(),
         None => resources(&reader, &days.span()).await?,
     };
+    let region = connection.config().region().map(Region::as_ref);
     let settings = Settings {
         table: &options.table(),
+        region,
         format: args.format.name(),
         resources: named.as_deref().map(|named| named.iter().map(Resource::as_str).collect()),
         prices: prices.as_ref().map(|prices| prices.currency().code()),
@@ -120,10 +123,11 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let lag_ms = i64::from(args.lag) * 60_000;
     let mut exporter = Exporter {
         read: |span: &WindowSpan| windows(&reader, &resources, span),
-        table: options.table(),
+        source: format!("sluicegate/{}/{}", region.unwrap_or_default(), options.table()),
         format: args.format,
         days,
         closed_s: (!args.open).then(|| (now.get() - lag_ms).div_euclid(1_000)),
+        now_s: now.get().div_euclid(1_000),
         prices,
         progress: Progress::over(days.iter().count()),
         findings: Findings::default(),
@@ -131,7 +135,11 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let exported = tokio::select! {
         exported = export(&mut exporter, args.file.as_deref(), folder.as_ref()) => exported,
         _ = tokio::signal::ctrl_c() => {
-            Err(CliError::Attention("interrupted; the same command continues".to_owned()))
+            let advice = match &args.folder {
+                Some(_) => "the same command continues",
+                None => "the rows are incomplete, and the same command starts anew",
+            };
+            Err(CliError::Attention(format!("interrupted; {advice}")))
         }
     };
     let rows = exporter.progress.finish();
@@ -203,9 +211,11 @@ fn price_book(path: &Path) -> Result<PriceBook, CliError> {
 impl Findings {
     fn exit_code(&self) -> ExitCode {
         for why in self.unpriced.values() {
-            say(&format!("no cost: {why}"));
+            say(&format!(
+                "no cost: {why}; to export its days to a folder again, delete their files there"
+            ));
         }
-        if self.broken == 0 && self.unpriced.is_empty() {
+        if self.broken + self.expired == 0 && self.unpriced.is_empty() {
             ExitCode::SUCCESS
         } else {
             ExitCode::from(exit::ATTENTION)
