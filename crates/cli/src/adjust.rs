@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 fn left_open(Bucket { entity, resource, .. }: &Bucket, error: AdjustError) -> CliError {
     match error {
         AdjustError::Unavailable(_) | AdjustError::Ambiguous(_) => CliError::Store(format!(
-            "{}; the correction may have been made: look at `sluicegate status {entity} {resource}` before you repeat it",
+            "{}; the correction may have been made: look at `sluicegate status {entity} {resource}` before you repeat it, and check --endpoint-url and the network",
             chain(&error)
         )),
         AdjustError::Partial { ref failed, .. } => CliError::Store(format!(

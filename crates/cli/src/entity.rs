@@ -21,8 +21,8 @@ Examples:
   sluicegate entity create user-123 --parent team-berlin --cascade
   sluicegate entity children team-berlin
 
-Exit codes: 0 done, 1 there is no record of this entity, or a broken one was left out, 2 bad input or not confirmed, 5 the table
-could not be used.")]
+Exit codes: 0 done, 1 there is no record of this entity, or a broken one was left out, 2 bad input or
+not confirmed, 5 the table could not be used.")]
 pub(crate) enum Args {
     /// Store the parent of an entity; replaces the earlier record.
     #[command(after_help = "\

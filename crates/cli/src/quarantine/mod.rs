@@ -22,8 +22,8 @@ Examples:
   sluicegate quarantine replay --all
   sluicegate quarantine drop --all --yes
 
-Exit codes: 0 done, 1 some entries stay open or cannot be read, or there is no such entry, 2 bad input or not
-confirmed, 5 the table could not be used.")]
+Exit codes: 0 done, 1 some entries stay open or cannot be read, or there is no such entry, 2 bad input
+or not confirmed, 5 the table could not be used.")]
 pub(crate) enum Args {
     /// List the entries that wait for a person.
     #[command(after_help = "\

@@ -30,9 +30,7 @@ impl Focus {
         out.write_all(HEADER.as_bytes())?;
         Ok(Self { out, has_prices, costed: None })
     }
-}
 
-impl Focus {
     /// True if this is the first limit of its window that counts this currency. The rows of a window
     /// come one after the other.
     fn is_first_of_window(&mut self, row: &Row<'_>) -> bool {
