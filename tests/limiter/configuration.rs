@@ -333,6 +333,26 @@ async fn a_child_takes_from_its_parent_as_its_record_says() {
     .await;
 }
 
+/// Its bucket still has the limit, and no request for it may write there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_limit_of_a_parent_is_not_asked_for() {
+    on_every_engine(async |table, clock, _| {
+        let limiter: Limiter = limiter(table.clone(), &clock);
+        let [child, parent] = ["u", "team"].map(|entity| bucket(entity, "r").entity);
+        let (child, parent) = (LimitsScope::Entity(child), LimitsScope::Entity(parent));
+        limiter.set_limits(&child, &[Limit::per_minute("tpm", 50)]).await.unwrap();
+        limiter.set_limits(&parent, &[Limit::per_minute("tpm", 5)]).await.unwrap();
+        let ask = || limiter.acquire("u", "r").consume("tpm", 4).cascade_to("team");
+        ask().await.unwrap();
+        assert!(matches!(ask().await, Err(AcquireError::LimitExceeded(_))));
+        limiter.delete_limits(&parent, &[name("tpm")]).await.unwrap();
+        ask().await.unwrap();
+        let spent = table.stored(&bucket("team", "r")).await.unwrap().limits[&name("tpm")].consumed;
+        assert_eq!(spent.get(), 4_000);
+    })
+    .await;
+}
+
 /// Through a leasing limiter, too: once the held tokens are too old.
 #[tokio::test(flavor = "multi_thread")]
 async fn leased_limiter_changes_limits_and_entities_at_once() {

@@ -86,6 +86,32 @@ async fn child_and_parent(engine: impl Engine) {
     assert_eq!([left(&engine, "u").await, left(&engine, "team").await], [1_000_000; 2]);
 }
 
+/// A repetition writes nothing, so it may not tell what is left.
+async fn repetition_after_expiry(engine: impl Engine) {
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(engine.clone(), &clock);
+    let charge = || limiter.adjust("u", "r").by("tpm", 900).limits(limits()).once("a", until());
+    charge().await.unwrap();
+    engine.forget(&bucket("u", "r")).await;
+    assert!(charge().await.unwrap().already_made);
+    // A bucket that is gone is full.
+    limiter.acquire("u", "r").consume("tpm", 500).limits(limits()).await.unwrap();
+}
+
+/// As without a key.
+#[tokio::test]
+async fn a_debt_that_is_made_once_moves_the_expiry() {
+    let (engine, clock) = (Memory::default(), TestClock::at(at(T0)));
+    let limiter = limiter(engine.clone(), &clock);
+    let limits = || [Limit::per_minute("tpm", 60)];
+    limiter.acquire("u", "r").consume("tpm", 60).limits(limits()).await.unwrap();
+    let charge = limiter.adjust("u", "r").by("tpm", 1_000).limits(limits()).once("a", until());
+    assert!(!charge.await.unwrap().already_made);
+    let image = engine.image(&bucket("u", "r")).await.unwrap();
+    // 1,060 seconds until it is full, twice as long until it may go.
+    assert!(image.expires_at_s.unwrap() > T0 / 1_000 + 1_060);
+}
+
 async fn leased(engine: impl Engine) {
     let clock = TestClock::at(at(T0));
     let leasing = builder(engine.clone(), &clock).leasing(Default::default()).build();
@@ -103,6 +129,11 @@ async fn leased(engine: impl Engine) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repetition_in_any_process_changes_nothing() {
     on_every_store!(same_key_twice);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repetition_on_an_expired_bucket_refuses_nobody() {
+    on_every_store!(repetition_after_expiry);
 }
 
 #[tokio::test(flavor = "multi_thread")]

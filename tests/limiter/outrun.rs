@@ -48,7 +48,7 @@ async fn exact_waits<T: Shared>(table: T) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusal_after_lost_race_names_the_exact_wait() {
+async fn a_refusal_after_an_outrun_names_the_exact_wait() {
     on_every_table!(exact_waits);
 }
 

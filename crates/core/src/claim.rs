@@ -53,23 +53,24 @@ impl Claim {
         let may_forgive = refill.forgiven(-1, since, until) > 0;
         let gap = forgiven + accrued + i128::from(returned.get());
         // Room for what accrues in the next interval, so that its writers need no claim of their
-        // own; a request for the whole burst gets it.
+        // own. A request for the whole burst takes it: then nothing is left for them.
         let amount = i128::from(amount.get()).max(0);
         let accrues = refill.gap(interval.before(until), until);
         // A calendar limit keeps none: it would withhold tokens until the next boundary.
         let is_even = refill.calendar().is_none();
         let headroom = if is_even { (accrues - amount).min(cap - amount).max(0) } else { 0 };
-        // A claim of a whole interval that stops just below the cap would leave those writers as
-        // little room as one that reaches it. A shorter one fills up: were it cut as well, busy
-        // writers would keep the bucket below its burst for ever.
+        // A claim of a whole interval is cut where it would leave less than the headroom. A shorter
+        // one is cut only where it would exceed the cap: otherwise busy writers would keep the
+        // bucket below its burst for ever (ADR 6).
         let room = if accrued < accrues { 0 } else { headroom };
         if tokens + gap <= cap - room && !may_forgive {
             // A refund that lands first must not be topped up by a refill computed without it.
             let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
             return Self { tokens: milli(gap), condition };
         }
-        // Right only for this balance, which it was cut for, or whose debt it forgives: one that a
-        // debit makes meanwhile, too. For another, refill is lost.
+        // It was cut for exactly this balance, or forgives exactly its debt. If the balance has
+        // changed, the write fails and is planned anew: otherwise refill would be lost, or the debt
+        // that a debit made meanwhile would not be forgiven.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }

@@ -33,10 +33,10 @@ pub struct StoredRules {
     pub versions: LevelVersions,
     /// The newest change of any level, for items that follow a time; `None`: nothing was ever stored.
     pub updated_at: Option<EpochMillis>,
-    /// The stamp of an item before the levels were read by a strongly consistent read. Where they
-    /// are older all the same, a level was deleted by hand or the table was restored. An item that
-    /// still has this stamp then follows the levels that were read.
-    pub read_after: Option<ConfigStamp>,
+    /// The stamp of an item that was seen before these levels were read by a strongly consistent read.
+    /// The levels replace it even if they look older: then a level was deleted by hand, or the table
+    /// was restored.
+    pub outranks: Option<ConfigStamp>,
     /// True if a limit is stored for this very entity: its bucket never expires.
     pub is_personal: bool,
 }
@@ -73,7 +73,7 @@ impl StoredRules {
             ConfigStamp::Versions(versions) => self.versions.compare(versions),
         };
         match recency {
-            Recency::Older | Recency::Mixed if self.read_after.as_ref() == Some(stamp) => {
+            Recency::Older | Recency::Mixed if self.outranks.as_ref() == Some(stamp) => {
                 Recency::Newer
             }
             recency => recency,
@@ -160,6 +160,15 @@ impl Configuration {
         let mut differences = self.compare(image);
         differences.fit(image, &Amounts::new());
         differences.is_empty()
+    }
+
+    /// True if the bucket has the limit, or gets it with the next claim.
+    #[must_use]
+    pub fn has_limit(&self, image: Option<&CompositeBucket>, limit: &LimitName) -> bool {
+        let keeps = |image: &CompositeBucket| {
+            image.limits.contains_key(limit) && !self.compare(image).removed.contains(limit)
+        };
+        self.rule(limit).is_some() || image.is_some_and(keeps)
     }
 
     /// The differences of the item from this configuration.

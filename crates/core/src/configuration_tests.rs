@@ -88,7 +88,7 @@ fn an_older_copy_adopts_what_the_item_says() {
 fn older_version_that_was_read_again_is_the_truth_for_that_item() {
     let mut item = item(&[("rpm", 10)], 5, 5);
     let mut restored = stored(&[("rpm", 20)], &[], 6, 0);
-    restored.stored.as_mut().unwrap().read_after = Some(item.config_stamp);
+    restored.stored.as_mut().unwrap().outranks = Some(item.config_stamp);
     assert!(!restored.is_behind(&item));
     let found = restored.compare(&item);
     assert_eq!((found.changed, found.versions), (rules(&[("rpm", 20)]), Some(versions(6, 0))));

@@ -9,10 +9,9 @@ use crate::debit::add;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{Amounts, LimitName, Millitokens, RequestId};
 
-/// The balance leaves room for what is taken, or given back where that is negative. The
-/// condition also requires that the limit exists: an ADD to a missing limit would leave a partial bucket
-/// that no path can use.
-pub(crate) fn has_room(limit: &LimitName, amount: Millitokens) -> Condition {
+/// The balance stays within the range of [`Millitokens`]. The condition also requires that the limit
+/// exists: an ADD to a missing limit would leave a partial bucket that no path can use.
+pub(crate) fn stays_in_range(limit: &LimitName, amount: Millitokens) -> Condition {
     if amount > Millitokens::ZERO {
         Condition::AtLeast(limit.clone(), Millitokens::MIN.get() + amount.get())
     } else {
@@ -33,7 +32,7 @@ pub(crate) fn add_only(
         conditions: ids().map(Condition::Unseen).collect(),
     };
     for (limit, amount) in amounts {
-        plan.conditions.push(has_room(limit, *amount));
+        plan.conditions.push(stays_in_range(limit, *amount));
         plan.changes.push(add(limit, 0, *amount, counted.of(limit)));
     }
     plan

@@ -22,8 +22,8 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// The amounts that the balances must cover: the amounts of acquires and leases; corrections
-    /// need no cover.
+    /// The balance of each limit, refill and returned tokens included, that the write requires: all
+    /// that is taken up to and including the last acquire or lease.
     pub(crate) floors: &'a Amounts,
     /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
@@ -145,7 +145,8 @@ pub(crate) fn normal(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let cap = balance.rule.burst();
         let cap = if by_calendar { cap } else { cap.min(rule.burst()) };
         let gain = Gain { since, until, returned };
-        // Headroom would be missing until the first boundary.
+        // A limit that becomes a calendar limit now leaves no headroom by its old rule: it would lack
+        // those tokens until its first boundary.
         let interval = if by_calendar { ClaimInterval(0) } else { debit.interval };
         let mut claim = Claim::of(limit, balance, cap, amount, gain, interval);
         if rule != balance.rule && by_calendar {

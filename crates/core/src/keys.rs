@@ -1,6 +1,6 @@
 //! Builds and parses every key and attribute name of the table.
 //!
-//! No other module of the workspace spells `#BUCKET#` or `b_`. A key parses back to the names that it
+//! No other module of a shipped crate spells `#BUCKET#` or `b_`. A key parses back to the names that it
 //! was built from, because names cannot contain `#` and a field has no `_`.
 
 mod alerts;

@@ -18,7 +18,8 @@ pub enum WritePath {
     Normal,
     /// Consumes the balance without a claim; another writer claimed a moment ago.
     Unclaimed,
-    /// Corrects the consumption after the fact, whatever the balance.
+    /// Adds whatever the balance: refunds, forced corrections, a moved expiry. Other corrections that
+    /// take use the two paths above.
     Adjust,
 }
 

@@ -59,6 +59,8 @@ impl AcquireError {
 fn unavailable(source: &BoxError) -> &'static str {
     if source.is::<StoreFailure>() {
         "the store answered that it failed: look at its error below, and at the store's health"
+    } else if source.is::<AcquireError>() {
+        "an answer of the store was lost, so tokens may have been taken; the error below came after it"
     } else {
         "the store did not answer: check the network, the endpoint and the store's health"
     }

@@ -5,8 +5,8 @@
 //! write: a crash between the count and the claim loses nothing, because the batch is delivered again,
 //! its updates are refused, and the answer to a refused update holds the window. No read is needed.
 //!
-//! A group is looked at only if one of its records consumed something. A sum rises with such a record
-//! only, and the delivery that counts it is not acknowledged before its claims are made.
+//! A group is looked at only if one of its records consumed something. In a delivery, a sum rises with
+//! such a record only, and the delivery that counts it is not acknowledged before its claims are made.
 
 use std::time::Duration;
 

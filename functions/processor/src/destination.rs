@@ -10,7 +10,7 @@ use crate::webhook::Webhook;
 
 /// The pause after the first failed delivery.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// The pause doubles with each failure, this often: an hour at most.
+/// The pause doubles with each failure, this often: to 64 minutes.
 const DOUBLINGS_MAX: u32 = 6;
 
 /// The place that alerts are delivered to.

@@ -50,8 +50,8 @@ impl Processor {
     }
 
     /// Switches alerts on. The processor delivers each alert at least once: right after its batch, or
-    /// after a later batch if that delivery failed or had no time left. `config` has the credentials for a
-    /// destination on AWS; its region is that of the destination.
+    /// after a later batch if that delivery failed or had no time left. `config` gives the credentials for
+    /// a destination on AWS; the region comes from the destination's ARN.
     #[must_use]
     pub fn delivering_to(mut self, destination: Destination, config: &SdkConfig) -> Self {
         self.settings.alerts = Switch::On;
@@ -98,8 +98,8 @@ impl Processor {
 
     /// Counts the records of one event. Writes are repeated until `deadline`; writes that are not
     /// done by then are reported in the outcome's response. Then it delivers the alerts that are
-    /// due. An event without records, which a schedule sends, delivers those of the table, as
-    /// [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the table,
+    /// due. An event without records, which a schedule sends, first reads the waiting alerts from the
+    /// table, as [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the table,
     /// it reports all records as done and delivers no alert.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         if self.is_elsewhere() {

@@ -72,7 +72,9 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(shared) = self.shared.take() else { return };
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
-        self.learn_written(&shared.write, images, shared.may_be_outdated, now);
+        // A transaction that is sent again succeeds also if it was done long before.
+        let is_new = !shared.is_in_doubt;
+        self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
             let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
@@ -102,6 +104,7 @@ impl<W> WriteQueue<W> {
         write: &Write,
         images: Vec<BucketImage>,
         may_be_outdated: [bool; BUCKETS_MAX],
+        is_new: bool,
         now: EpochMillis,
     ) {
         for ((index, plan), image) in write.plans.iter().zip(images) {
@@ -114,7 +117,7 @@ impl<W> WriteQueue<W> {
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe(*index, found, now);
             }
-            let is_authoritative = image.is_some() || plan.path == WritePath::Create;
+            let is_authoritative = image.is_some() || is_new && plan.path == WritePath::Create;
             let after = image.or_else(|| plan.changed(before.as_deref()).map(Arc::new));
             self.take_image(*index, after, now, is_authoritative);
         }
@@ -144,7 +147,7 @@ impl<W> WriteQueue<W> {
             self.requeue(shared.members);
         }
         self.resolve_unacked();
-        self.refuse(|queue, member| queue.refusal_after_lost_race(member, now));
+        self.refuse(|queue, member| queue.refusal_after_outrun(member, now));
         self.pause_after_outruns();
     }
 
@@ -285,7 +288,7 @@ impl<W> WriteQueue<W> {
         let Some((index, _)) = write.plans.first() else { return };
         match (answer, upkeep) {
             (Answer::Written(images), _) => {
-                self.learn_written(write, images, Default::default(), now);
+                self.learn_written(write, images, Default::default(), true, now);
                 (self.outruns_in_a_row, self.pauses) = (0, 0);
                 if upkeep == Upkeep::Reconfigure {
                     self.buckets[*index].note_reconfigured(now);

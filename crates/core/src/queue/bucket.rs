@@ -73,7 +73,7 @@ pub(super) struct QueueBucket {
     reconfigured: Option<(RulesHash, EpochMillis)>,
     /// The limits of such a write while it is in flight.
     reconfiguring: Option<RulesHash>,
-    outrun: Option<ReconfigureOutrun>,
+    reconfigure_outrun: Option<ReconfigureOutrun>,
 }
 
 /// Another writer came before a write that was to bring limits.
@@ -88,7 +88,14 @@ struct ReconfigureOutrun {
 impl QueueBucket {
     pub(super) const fn new(id: BucketId) -> Self {
         let contention = ContentionEstimate::QUIET;
-        Self { id, known: None, contention, reconfigured: None, reconfiguring: None, outrun: None }
+        Self {
+            id,
+            known: None,
+            contention,
+            reconfigured: None,
+            reconfiguring: None,
+            reconfigure_outrun: None,
+        }
     }
 
     pub(super) fn image(&self) -> Option<&CompositeBucket> {
@@ -124,9 +131,10 @@ impl QueueBucket {
         self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
     }
 
-    /// The write that brings the item to the limits of a request that is refused, if it is due. For
-    /// newer stored limits it always is. For the same limits of requests it is due once a minute:
-    /// otherwise processes whose requests disagree would write one refusal after another.
+    /// The write that brings the item to the limits of a request that is refused, if it is due: not for
+    /// `QUIET_MS` after another such write was outrun. Otherwise it is due at once for newer stored limits,
+    /// and once a minute for the same limits of requests: processes whose requests disagree would
+    /// write one refusal after another.
     pub(super) fn reconfiguration(
         &self,
         acquire: Acquire<'_>,
@@ -134,7 +142,7 @@ impl QueueBucket {
     ) -> Option<WritePlan> {
         let plan = reconfigure(self.image()?, acquire, now)?;
         let is_within = |at: EpochMillis, ms| now.get().abs_diff(at.get()) < ms;
-        if self.outrun.is_some_and(|outrun| is_within(outrun.since, QUIET_MS)) {
+        if self.reconfigure_outrun.is_some_and(|outrun| is_within(outrun.since, QUIET_MS)) {
             return None;
         }
         let is_stored = |change: &Change| matches!(change, Change::ConfigVersions(_));
@@ -150,7 +158,7 @@ impl QueueBucket {
     /// Notes that the write in flight brought the item to its limits.
     pub(super) fn note_reconfigured(&mut self, now: EpochMillis) {
         self.reconfigured = self.reconfiguring.take().map(|hash| (hash, now));
-        self.outrun = None;
+        self.reconfigure_outrun = None;
     }
 
     /// Notes the limits to which the write in flight is to bring the item.
@@ -160,13 +168,14 @@ impl QueueBucket {
 
     pub(super) fn note_outrun(&mut self, now: EpochMillis) {
         let refilled_at = self.image().map(|image| image.refilled_at);
-        self.outrun = refilled_at.map(|refilled_at| ReconfigureOutrun { refilled_at, since: now });
+        self.reconfigure_outrun =
+            refilled_at.map(|refilled_at| ReconfigureOutrun { refilled_at, since: now });
     }
 
-    /// Notes a claim of another writer after an outrun.
+    /// If the item was claimed since such a write was outrun, by whomever, the quiet time begins anew.
     pub(super) fn note_claims(&mut self, now: EpochMillis) {
         let refilled_at = self.image().map(|image| image.refilled_at);
-        if let (Some(outrun), Some(refilled_at)) = (&mut self.outrun, refilled_at)
+        if let (Some(outrun), Some(refilled_at)) = (&mut self.reconfigure_outrun, refilled_at)
             && outrun.refilled_at != refilled_at
         {
             *outrun = ReconfigureOutrun { refilled_at, since: now };

@@ -24,8 +24,14 @@ impl<W> WriteQueue<W> {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
-        // The items may follow other limits by now: then the draft cannot be one write any more.
-        if shared.draft.is_mixed() && !self.follow(&shared.draft) {
+        // The items may follow other limits by now, or be gone: then the draft cannot be one write any
+        // more.
+        let lacks_limits = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
+            bucket.image().is_none() && drafted.configuration.is_none()
+        };
+        if shared.draft.is_mixed() && !self.follow(&shared.draft)
+            || self.buckets.iter().zip(&shared.draft.buckets).any(lacks_limits)
+        {
             self.give_up_write();
             return None;
         }
@@ -153,11 +159,12 @@ impl<W> WriteQueue<W> {
                 && !self.unusable_ids.contains(&member.request.id)
         };
         let naming = members.iter().filter(may_name);
-        let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
-        let id = id.map_or_else(new_id, |member| member.request.id.clone());
+        let naming = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
+        // Its attempts only grow, so no two plans under its id have one generation.
+        let generation = naming.map_or(0, |member| member.attempts);
+        let id = naming.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);
         let plans = self.plans(&draft, &id, may_be_outdated, now);
-        let generation = members.iter().map(|member| member.attempts).max().unwrap_or(0);
         self.shared = Some(SharedWrite {
             gives_back: draft.buckets.iter().any(BucketDraft::gives_back),
             is_forced: draft.is_forced,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::bucket::QueueBucket;
 use super::settings::QueueSettings;
-use crate::correction::{add_only, has_room};
+use crate::correction::{add_only, stays_in_range};
 use crate::debit::{Debit, new_item, normal, take_unclaimed};
 use crate::decide::take_from;
 use crate::status::View;
@@ -17,14 +17,14 @@ use crate::{
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// The least balance of each limit, refill and returned tokens included, that the write requires.
-    /// With it, each request that may be refused has enough after the requests before it took theirs.
+    /// The balance of each limit, refill and returned tokens included, that the write requires: all
+    /// that is taken up to and including the last acquire or lease.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
     /// Refunds of a limit that came after a debit of the same limit, added without a cap. After such
-    /// a refund no further request for that limit goes into this write: the refund may lift the
+    /// a refund no further request that takes of that limit goes into this write: the refund may lift the
     /// balance above the cap.
     credited: Amounts,
     /// The amounts that the counters move by.
@@ -142,8 +142,8 @@ impl BucketDraft {
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
-        // Without a correction nothing is cut: an acquire may need more than the balance before the
-        // claim, and a condition checks the balance after it.
+        // Without a correction nothing is cut: an acquire may take refill that this write claims, and
+        // its floor counts that refill.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),
@@ -171,7 +171,7 @@ impl BucketDraft {
         };
         if draft.corrects {
             let moved = within_range(image, net(taken, &self.returned));
-            plan.conditions.extend(moved.iter().map(|(limit, net)| has_room(limit, *net)));
+            plan.conditions.extend(moved.iter().map(|(limit, net)| stays_in_range(limit, *net)));
         }
         plan
     }

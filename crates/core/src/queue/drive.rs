@@ -51,10 +51,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Makes a waiting correction give up its conditions on the balance: its time is nearly up.
+    /// Makes a correction give up its conditions on the balance, from its next write on: its time is
+    /// nearly up.
     pub fn force(&mut self, id: &RequestId) {
-        let mut members = self.waiting.iter_mut();
-        if let Some(member) = members.find(|member| member.request.id == *id) {
+        if let Some(member) = self.members().find(|member| member.request.id == *id) {
             member.is_forced = true;
         }
     }

@@ -6,7 +6,7 @@ use super::lease_terms::LeaseTerms;
 use super::member::Member;
 use super::place::{Placed, follows, shares};
 use super::request::Outcome;
-use super::state::WriteQueue;
+use super::state::{Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::lease_size::lease_size;
 use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName};
@@ -22,8 +22,8 @@ impl<W> WriteQueue<W> {
         now: EpochMillis,
     ) -> Placed {
         member.leased.clear();
-        let (bucket, wanted) = (&self.buckets[0], &member.request.buckets[0]);
-        let (configuration, id) = (wanted.configuration.as_ref(), &member.request.id);
+        let (bucket, demand) = (&self.buckets[0], &member.request.buckets[0]);
+        let (configuration, id) = (demand.configuration.as_ref(), &member.request.id);
         let image = bucket.image();
         if member.request.may_reread_limits
             && image.is_some_and(|image| configuration.is_behind(image))
@@ -50,13 +50,18 @@ impl<W> WriteQueue<W> {
             return Placed::Later;
         }
         if !leased.is_empty() {
-            let acquire = bucket.acquire_of(wanted, id, self.settings);
+            let acquire = bucket.acquire_of(demand, id, self.settings);
             let acquire = crate::Acquire { amounts: &leased, ..acquire };
             let assessment = assess(image, acquire, &returned, now);
             let placed = match assessment {
                 Assessment::Covered => None,
-                Assessment::Short(_) | Assessment::Repair(_) => {
+                Assessment::Short(_) => {
                     Some(self.place_if_short(member, now).unwrap_or(Placed::Later))
+                }
+                // Also for a limit of which the lease needs nothing.
+                Assessment::Repair(plan) => {
+                    let repair = Placed::Upkeep(Upkeep::Repair, 0, plan);
+                    Some(self.place_if_short(member, now).unwrap_or(repair))
                 }
                 Assessment::Unknown(_) | Assessment::Full(_) if !member.seen_since_entry[0] => {
                     Some(Placed::Read)
@@ -65,7 +70,8 @@ impl<W> WriteQueue<W> {
                 Assessment::Full(limit) => Some(Placed::Out(Outcome::Full(0, limit))),
             };
             match placed {
-                // A lost write may take it still. What is written instead keeps it from that.
+                // A lost write of this lease may still happen. Its settlement, written alone, fences
+                // it.
                 Some(Placed::Out(_)) if self.is_unacked(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
@@ -83,7 +89,7 @@ impl<W> WriteQueue<W> {
         draft.corrects |= leased.is_empty();
         let drafted = &mut draft.buckets[0];
         drafted.lease(&leased, &returned, &counted);
-        drafted.configuration.get_or_insert_with(|| wanted.configuration.clone());
+        drafted.configuration.get_or_insert_with(|| demand.configuration.clone());
         member.leased = leased;
         Placed::In
     }
@@ -109,8 +115,8 @@ impl<W> WriteQueue<W> {
     }
 }
 
-/// The settlement of a lease that takes nothing, as far as there are its limits. A refund to an item
-/// that is gone does not fit: gone is expired, hence full.
+/// The settlement of a lease that takes nothing, for those of its limits that the bucket has. A
+/// refund to an item that is gone does not fit: gone is expired, hence full.
 fn settled(
     image: Option<&CompositeBucket>,
     configuration: &Configuration,

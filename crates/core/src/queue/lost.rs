@@ -25,9 +25,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The write that just happened fenced all unacked ones. None of them happened before it, and none
-    /// can happen while the item remembers their ids, which is until four other writes have come. If
-    /// the item had already forgotten the id of one, nobody can tell: it counts as ambiguous.
+    /// The write that just happened fenced all unacked ones. Those whose ids the item had not forgotten
+    /// did not happen, and cannot while it remembers their ids. One whose id it may have forgotten
+    /// counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);

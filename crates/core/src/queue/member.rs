@@ -13,7 +13,8 @@ pub(super) struct Member<W> {
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
     /// For each bucket: true if its newest image answers a call sent after the request entered, and
-    /// none of these came since: a pause, a lost answer, an image from another lane.
+    /// none of these came since: a pause, a lost answer, a failed reconfiguring write, an image from
+    /// another lane.
     pub(super) seen_since_entry: [bool; BUCKETS_MAX],
     /// True if it had entered when the last call was sent.
     pub(super) was_present: bool,

@@ -94,7 +94,7 @@ impl<W> WriteQueue<W> {
     ///
     /// A claim from before this call began refuses only while it is younger than `refusal_age_max_ms`
     /// and the claim interval.
-    pub(super) fn refusal_after_lost_race(
+    pub(super) fn refusal_after_outrun(
         &self,
         member: &Member<W>,
         now: EpochMillis,
@@ -108,7 +108,7 @@ impl<W> WriteQueue<W> {
             let image = self.buckets[index].image().filter(|_| member.seen_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
-                // This refill is more than a few milliseconds' worth.
+                // A boundary since the claim refilled a whole amount: that is worth a write.
                 return None;
             }
             let age_ms = at.get().abs_diff(now.get());

@@ -123,7 +123,7 @@ impl Versions {
             configuration = self.configuration(&levels);
             if configuration.is_behind(&process.image) {
                 let stored = configuration.stored.as_mut().unwrap();
-                stored.read_after = Some(process.image.config_stamp);
+                stored.outranks = Some(process.image.config_stamp);
             }
         }
         let acquire = Acquire {

@@ -1,5 +1,5 @@
-//! Corrects grants. A correction is never refused. It keeps its conditions on the balance as long as
-//! there is time.
+//! Corrects grants. A correction is never refused. It gives up its conditions on the balance
+//! after twelve attempts, or when three quarters of its time have passed.
 //!
 //! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the id,
 //! which ends after four other writes. Tokens may then be given back twice; where that is possible,

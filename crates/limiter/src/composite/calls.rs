@@ -129,7 +129,8 @@ pub(super) async fn transact<T: Table>(
             if let Some((_, was_marked)) = mark {
                 was_marked.store(true, Ordering::Relaxed);
             }
-            return TableReply::written(Answer::Written(vec![None; plans.len()]), refused_units);
+            // Nothing was written, so this says nothing of the buckets.
+            return TableReply::written(Answer::Written(Vec::new()), refused_units);
         }
         Err(TransactError::Table(table_error)) => return TableReply::of_error(table_error),
     };

@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{Wait, WritePath, evaluate};
+use sluicegate_core::{Millitokens, Wait, WritePath, evaluate};
+use tokio::time::Instant;
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use crate::call::{CallContext, new_id};
 use crate::clock::Clock;
-use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
+use crate::error::{AcquireError, LimitStatus};
 use crate::store::{BucketGrant, Correction, Store};
 use crate::table::Table;
 
@@ -27,7 +28,8 @@ impl<T: Table> CompositeStore<T> {
         clock: &dyn Clock,
         deadline: Duration,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
-        let mut contexts = [CallContext::new(clock, deadline), CallContext::new(clock, deadline)];
+        let left = context.deadline.saturating_duration_since(Instant::now());
+        let mut contexts = [CallContext::new(clock, left), CallContext::new(clock, left)];
         let [first, second] = &mut contexts;
         let (child, parent) = targets.split_at_mut(1);
         let (child, parent) = (self.take(child, first), self.take(parent, second));
@@ -69,7 +71,8 @@ impl<T: Table> CompositeStore<T> {
                 configuration: &part.configuration,
                 deadline,
             };
-            if let Err(failed) = self.adjust(&correction, clock).await {
+            let adjusted = self.adjust(&correction, clock).await;
+            if let Err(failed) = &adjusted {
                 tracing::warn!(bucket = %part.bucket, error = %failed, "tokens of a refused request were not given back");
             }
             let image = part.image.as_deref();
@@ -77,7 +80,12 @@ impl<T: Table> CompositeStore<T> {
             let limits = evaluate(&part.bucket, image, amounts, &part.configuration, now);
             let of_request = limits.into_iter().filter(|s| amounts.contains_key(&s.limit));
             // They had enough: that is why their tokens are given back.
-            granted.extend(of_request.map(|status| LimitStatus { wait: Wait::None, ..status }));
+            granted.extend(of_request.map(|status| {
+                let back = if adjusted.is_ok() { status.asked.get() } else { 0 };
+                let available = i128::from(status.available.get()) + i128::from(back);
+                let available = Millitokens::saturating(available);
+                LimitStatus { wait: Wait::None, available, ..status }
+            }));
         }
         match error {
             AcquireError::LimitExceeded(mut exceeded) => {
@@ -95,15 +103,37 @@ impl<T: Table> CompositeStore<T> {
 
 /// Joins two refusals into one error.
 fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
+    use AcquireError::{Contended, LimitExceeded, NeverAdmissible, Unavailable};
     match (child, parent) {
-        (AcquireError::LimitExceeded(child), AcquireError::LimitExceeded(parent)) => {
-            LimitExceeded::new([child.limits, parent.limits].concat()).into()
+        (LimitExceeded(child), LimitExceeded(parent)) => {
+            AcquireError::refused([child.limits, parent.limits].concat())
         }
-        (AcquireError::NeverAdmissible(child), AcquireError::NeverAdmissible(parent)) => {
-            NeverAdmissible { limits: [child.limits, parent.limits].concat() }.into()
+        (NeverAdmissible(child), NeverAdmissible(parent)) => {
+            AcquireError::refused([child.limits, parent.limits].concat())
         }
-        // The child's limits fill up while its caller waits; the parent's error may stay.
-        (AcquireError::LimitExceeded(_), parent) => parent,
+        // A limit that is short admits no request, even if the other bucket does not answer.
+        (refused @ (LimitExceeded(_) | NeverAdmissible(_)), Unavailable(_) | Contended { .. })
+        | (Unavailable(_) | Contended { .. }, refused @ (LimitExceeded(_) | NeverAdmissible(_))) => {
+            refused
+        }
+        // A short child passes with time, the parent's error may not.
+        (LimitExceeded(_), parent) => parent,
         (child, _) => child,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_limit_refuses_although_the_other_bucket_does_not_answer() {
+        let short = || AcquireError::refused(Vec::new());
+        let silent = || AcquireError::Unavailable("silent".into());
+        for joined in [joined(short(), silent()), joined(silent(), short())] {
+            assert!(matches!(joined, AcquireError::LimitExceeded(_)));
+        }
+        let broken = AcquireError::InvalidRequest(crate::error::InvalidRequest::Empty);
+        assert!(matches!(joined(short(), broken), AcquireError::InvalidRequest(_)));
     }
 }

@@ -7,10 +7,10 @@ use crate::table::TableError;
 
 /// The error of a request that has no more time. Its meaning, between the store and the guard:
 ///
-/// * `Contended`, `Setup`: nothing was taken.
+/// * `Contended`, `Setup`, as the store returns them: nothing was taken.
 /// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so this
-///   is no outage. `Guard::take_by` unwraps `Contended`, so a caller that gets `Contended` cannot tell
-///   if tokens were taken.
+///   is no outage. `Guard::take_by` unwraps `Contended`, so the program that gets `Contended` cannot
+///   tell if tokens were taken.
 /// * any other `Unavailable`: an outage.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,

@@ -67,14 +67,16 @@ impl Lane {
             open.is_open = false;
             return Ok(resolved);
         }
+        let is_asking = self.lock().queue.is_asking();
         let (on_leave, cost) = open.leave();
         // It may have been resolved at this very moment.
         if let Ok(resolved) = open.receiver.try_recv() {
             return Ok(resolved);
         }
         let state = self.lock();
-        let is_silent = state.replies == replies_before;
-        // An answer from before this request says nothing of the table now.
+        // In a pause the table was not asked, so it is not silent.
+        let is_silent = is_asking && state.replies == replies_before;
+        // If nothing was answered since, an older answer says nothing of the table now.
         let is_news = |error: &Arc<TableError>| {
             !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
         };

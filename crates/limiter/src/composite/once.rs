@@ -31,6 +31,10 @@ impl<'a, T: Table> MarkedCalls<'a, T> {
 impl<T: Table> Calls for MarkedCalls<'_, T> {
     fn call(&self, asked: TableCall) -> PendingCall {
         let TableCall::Write(buckets, write) = asked else { return self.store.call(asked) };
+        // Upkeep is not the correction: its mark is there by now.
+        if write.id.is_none() {
+            return self.store.call(TableCall::Write(buckets, write));
+        }
         let (table, mark) = (self.store.table.clone(), self.mark.clone());
         let was_marked = self.was_marked.clone();
         Box::pin(async move {

@@ -157,7 +157,8 @@ impl<T: Table> CompositeStore<T> {
         if context.is_over() {
             return Err(context.given_up());
         }
-        if entry.known().is_none() {
+        // Another process may have made a bucket that was not there.
+        if entry.known().is_none_or(|known| known.image.is_none()) {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
         let found = loop {
@@ -189,7 +190,7 @@ impl<T: Table> CompositeStore<T> {
     /// another request in this process that learned it meanwhile, or from a strongly consistent read.
     /// If a level is older than in the item even after that read, then it was deleted by hand or the
     /// table was restored: the item will be brought to what was read
-    /// ([`StoredRules::read_after`]).
+    /// ([`StoredRules::outranks`]).
     ///
     /// `None`, and the item stays as it is: another request is reading, or the levels cannot be read
     /// now.
@@ -229,7 +230,7 @@ impl<T: Table> CompositeStore<T> {
         }
         let mut known = known.as_ref().clone();
         if let Some(stored) = &mut known.stored {
-            stored.read_after = Some(image.config_stamp);
+            stored.outranks = Some(image.config_stamp);
         }
         Some(Arc::new(known))
     }
@@ -305,10 +306,7 @@ impl BucketRequest {
     fn keep_known_amounts(&mut self) {
         let image = self.image();
         let configuration = &self.configuration;
-        self.amounts.retain(|limit, _| {
-            configuration.rule(limit).is_some()
-                || image.as_ref().is_some_and(|image| image.limits.contains_key(limit))
-        });
+        self.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));
     }
 }
 

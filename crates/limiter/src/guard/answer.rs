@@ -14,7 +14,7 @@ pub(super) trait MaybeOutage {
 impl MaybeOutage for AcquireError {
     fn outage(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
-        // The deadline ended a write, but the store answered before: see `error_at_deadline` in
+        // A write is in doubt, but the store answers: see `in_doubt_if` and `error_at_deadline` in
         // `composite/deadline_error.rs`.
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
