@@ -7,7 +7,7 @@ mod summary;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, BucketId, LimitName, Millitokens};
+use sluicegate_core::{Amounts, BucketId, LimitName, Millitokens, Rule};
 
 use self::correction_log::{CorrectionChange, CorrectionLog};
 pub use self::summary::Remaining;
@@ -18,6 +18,9 @@ use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
 use crate::lock::lock;
 use crate::store::{Adjusted, BucketGrant, Grant};
+
+/// A limit of a bucket, its rule, and the tokens that are left.
+type Balance<'p> = (&'p BucketGrant, &'p LimitName, Rule, Millitokens);
 
 /// Tokens that were taken before the limited work starts.
 ///
@@ -223,10 +226,16 @@ impl Permit {
     /// they are not known.
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
+        let remaining = |(part, limit, rule, available): Balance<'_>| {
+            Remaining::new(part.bucket.entity.clone(), limit.clone(), rule, available)
+        };
+        self.balances(&self.logs()).map(remaining).collect()
+    }
+
+    fn balances<'p>(&'p self, logs: &[CorrectionLog]) -> impl Iterator<Item = Balance<'p>> {
         let now = self.limiter.clock().now();
-        let logs = self.logs();
-        let of_part = |(n, part): (usize, &BucketGrant)| -> Vec<Remaining> {
-            let remaining = |(limit, granted): (&LimitName, &Millitokens)| {
+        let of_part = move |(n, part): (usize, &'p BucketGrant)| {
+            let balance = move |(limit, granted): (&'p LimitName, &'p Millitokens)| {
                 let image = part.image.as_ref()?;
                 let balance = image.limits.get(limit)?;
                 let rule = balance.rule;
@@ -237,12 +246,21 @@ impl Permit {
                 let worth = rule.effective(balance.tokens, image.refilled_at, now);
                 let available = i128::from(worth.get()) - i128::from(adjusted);
                 let available = Millitokens::saturating(available).min(rule.burst());
-                let (entity, limit) = (part.bucket.entity.clone(), limit.clone());
-                Some(Remaining::new(entity, limit, rule, available))
+                Some((part, limit, rule, available))
             };
-            part.amounts.iter().filter_map(remaining).collect()
+            part.amounts.iter().filter_map(balance)
         };
-        self.parts.iter().enumerate().flat_map(of_part).collect()
+        self.parts.iter().enumerate().flat_map(of_part)
+    }
+
+    /// The limits of the request that are nearly used up, in any bucket.
+    pub(crate) fn near_limits(&self) -> Vec<&LimitName> {
+        let near_share = self.limiter.options().near_share;
+        let is_near = |(_, _, rule, available): &Balance<'_>| {
+            summary::share(*available, rule.burst()) <= near_share
+        };
+        let logs = self.logs();
+        self.balances(&logs).filter(is_near).map(|(_, limit, ..)| limit).collect()
     }
 
     /// The buckets that tokens were taken from: the entity's own first, then its parent's.
@@ -254,8 +272,7 @@ impl Permit {
     /// [`LimiterBuilder::near_share`](crate::LimiterBuilder::near_share).
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
-        let near = self.limiter.options().near_share;
-        self.shadowed.is_some() || self.remaining().iter().any(|remaining| remaining.share <= near)
+        self.shadowed.is_some() || !self.near_limits().is_empty()
     }
 
     /// In shadow mode: the refusal that the request would have got. Then nothing was taken, and

@@ -30,7 +30,7 @@ impl Remaining {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share needs no more than a double's precision")]
-fn share(available: Millitokens, burst: Millitokens) -> f64 {
+pub(super) fn share(available: Millitokens, burst: Millitokens) -> f64 {
     if burst <= Millitokens::ZERO {
         return 0.0;
     }

@@ -8,12 +8,10 @@ use sluicegate_core::LimitName;
 
 /// Counts the result of a checked request.
 pub(crate) fn count(limiter: &Limiter, request: &Request, result: &Result<Permit, AcquireError>) {
-    let remaining = result.as_ref().map(Permit::remaining).unwrap_or_default();
-    let near_share = limiter.options().near_share;
+    let near = result.as_ref().map(Permit::near_limits).unwrap_or_default();
     for limit in request.amounts.keys() {
-        let of_limit = remaining.iter().filter(|remaining| remaining.limit == *limit);
-        let is_near = of_limit.into_iter().any(|remaining| remaining.share <= near_share);
-        limiter.metered().acquired(&request.resource, limit, outcome(result, limit), is_near);
+        let (outcome, is_near) = (outcome(result, limit), near.contains(&limit));
+        limiter.metered().acquired(&request.resource, limit, outcome, is_near);
     }
 }
 
