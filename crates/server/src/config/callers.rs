@@ -31,6 +31,17 @@ pub enum Role {
     Operate,
 }
 
+impl Role {
+    /// Its name in the configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Read => "read",
+            Self::Operate => "operate",
+        }
+    }
+}
+
 /// The SHA-256 of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]

@@ -95,10 +95,12 @@ pub(super) async fn budget(
             buckets.map_ok(|bucket| bucket.resource).try_collect().await?
         }
     };
-    let now = state.limiter.clock().now();
     let mut budgets = Vec::new();
     for resource in &resources {
-        for status in state.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await? {
+        let statuses = state.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await?;
+        // After the balances: a boundary in between would mix two periods.
+        let now = state.limiter.clock().now();
+        for status in statuses {
             if status.is_budget() {
                 let budget = reader.budget(resource, &status, now).await?;
                 budgets.push(BudgetRow::new(resource, &status, &budget, now));

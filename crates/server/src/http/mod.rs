@@ -4,6 +4,7 @@ mod acquire;
 mod amount;
 mod body;
 mod budget;
+mod document;
 mod entities;
 mod health;
 mod limits;
@@ -25,7 +26,6 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use tracing::Instrument as _;
-use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -38,13 +38,6 @@ use problem::Problem;
 
 /// The longest text of a refusal by the framework.
 const REFUSAL_BYTES_MAX: usize = 4_096;
-
-#[derive(OpenApi)]
-#[openapi(info(
-    title = "Sluicegate",
-    description = "Rate limits and budgets: acquire tokens of several limits at once, correct them when the actual use is known."
-))]
-struct Document;
 
 /// The routes of the API, with the document that describes them.
 fn api(state: &Arc<ServerState>) -> (Router<Arc<ServerState>>, utoipa::openapi::OpenApi) {
@@ -63,16 +56,19 @@ fn api(state: &Arc<ServerState>) -> (Router<Arc<ServerState>>, utoipa::openapi::
     let operate = OpenApiRouter::new()
         .routes(routes!(entities::put, entities::delete))
         .routes(routes!(limits::put, limits::delete));
-    let guarded = |routes: OpenApiRouter<Arc<ServerState>>, role: Role| {
+    let guarded = |mut routes: OpenApiRouter<Arc<ServerState>>, role: Role| {
+        document::need_token(routes.get_openapi_mut(), role);
+        document::may_be_refused(routes.get_openapi_mut());
         routes.route_layer(from_fn_with_state((Arc::clone(state), role), guard))
     };
     // An overloaded server is still healthy, and its metrics are needed most.
-    let of_health = OpenApiRouter::new()
-        .routes(routes!(metrics))
+    let mut of_health = OpenApiRouter::new().routes(routes!(metrics));
+    document::need_token(of_health.get_openapi_mut(), Role::Read);
+    let of_health = of_health
         .route_layer(from_fn_with_state((Arc::clone(state), Role::Read), authorize))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz));
-    OpenApiRouter::with_openapi(Document::openapi())
+    OpenApiRouter::with_openapi(document::empty())
         .merge(guarded(acquire, Role::Acquire))
         .merge(guarded(read, Role::Read))
         .merge(guarded(operate, Role::Operate))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Query, State};
 use chrono::DateTime;
-use futures_util::TryStreamExt as _;
 use futures_util::stream::{BoxStream, StreamExt as _};
+use futures_util::{TryStreamExt as _, future};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sluicegate::dynamo::ReadError;
@@ -99,6 +99,8 @@ pub(super) async fn usage(
         (None, Some(resource)) => reader.usage_of_resource(resource, &span).boxed(),
         (None, None) => return Err(Problem::bad("name an entity, a resource or both")),
     };
+    // A window of which all records went to quarantine has no consumption.
+    let windows = windows.try_filter(|window| future::ready(window.events > 0));
     let mut windows: Vec<_> = windows.take(WINDOWS_MAX + 1).try_collect().await?;
     let truncated = windows.len() > WINDOWS_MAX;
     windows.truncate(WINDOWS_MAX);
