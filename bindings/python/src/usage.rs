@@ -139,13 +139,11 @@ impl Limiter {
         self.inner.reader().map_err(|error| of_config(&error))?;
         let limiter = self.inner.clone();
         Call::new(self.home, Begin::OnRuntime, "budget", async move {
-            let now = limiter.clock().now();
-            let budgets = budgets(&limiter, &entity, resource, now).await;
+            let budgets = budgets(&limiter, &entity, resource).await;
             ready(move |py| match budgets {
-                Ok(budgets) => budgets
-                    .iter()
-                    .map(|(resource, status, budget)| shown(py, resource, status, budget, now))
-                    .collect::<PyResult<Vec<_>>>(),
+                Ok(budgets) => {
+                    budgets.iter().map(|budget| shown(py, budget)).collect::<PyResult<Vec<_>>>()
+                }
                 Err(Failed::Read(error)) => Err(of_read(&error)),
                 Err(Failed::Peek(error)) => Err(of_acquire(py, error)),
             })
@@ -153,13 +151,13 @@ impl Limiter {
     }
 }
 
-type Found = (Resource, LimitStatus, sluicegate::dynamo::Budget);
+/// A budget as of a time.
+type Found = (Resource, LimitStatus, sluicegate::dynamo::Budget, EpochMillis);
 
 async fn budgets(
     limiter: &sluicegate::Limiter,
     entity: &EntityId,
     resource: Option<Resource>,
-    now: EpochMillis,
 ) -> Result<Vec<Found>, Failed> {
     // The caller has seen that there is one.
     let Ok(reader) = limiter.reader() else { return Ok(Vec::new()) };
@@ -173,23 +171,20 @@ async fn budgets(
     let mut budgets = Vec::new();
     for resource in resources {
         let peek = limiter.peek(entity.as_str(), resource.as_str()).no_cascade();
-        for status in peek.await.map_err(Failed::Peek)? {
+        let statuses = peek.await.map_err(Failed::Peek)?;
+        // After the balances: a boundary in between would mix two periods.
+        let now = limiter.clock().now();
+        for status in statuses {
             if status.is_budget() {
                 let budget = reader.budget(&resource, &status, now).await?;
-                budgets.push((resource.clone(), status, budget));
+                budgets.push((resource.clone(), status, budget, now));
             }
         }
     }
     Ok(budgets)
 }
 
-fn shown(
-    py: Python<'_>,
-    resource: &Resource,
-    status: &LimitStatus,
-    budget: &sluicegate::dynamo::Budget,
-    now: EpochMillis,
-) -> PyResult<Budget> {
+fn shown(py: Python<'_>, (resource, status, budget, now): &Found) -> PyResult<Budget> {
     let amount =
         |milli: i128| Ok::<_, PyErr>(decimal(py, &status.limit, milli)?.into_any().unbind());
     Ok(Budget {
@@ -200,7 +195,7 @@ fn shown(
         granted: amount(budget.granted_milli.into())?,
         left: amount(status.available.get().into())?,
         used: budget.used_milli.map(amount).transpose()?,
-        resets_at: budget.resets_at(now).map(|at| time(at.get())),
+        resets_at: budget.resets_at(*now).map(|at| time(at.get())),
         used_up_at: match budget.lasts {
             Lasts::Until { at, .. } => Some(time(at.get())),
             Lasts::Unknown | Lasts::UntilReset => None,

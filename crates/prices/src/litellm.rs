@@ -28,6 +28,8 @@ struct Entry<'a> {
     cache_creation_input_token_cost: Option<&'a RawValue>,
     #[serde(borrow)]
     input_cost_per_request: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input_cost_per_query: Option<&'a RawValue>,
 }
 
 impl PriceBook {
@@ -40,8 +42,8 @@ impl PriceBook {
     /// priority and cache lifetime (fields such as `input_cost_per_token_above_200k_tokens`), and
     /// none for images, audio or searches.
     ///
-    /// A model is skipped unless it has a price for input and output tokens: it charges for
-    /// something else, such as images or seconds. Only embeddings need no price for output tokens.
+    /// A model is skipped unless it has a price for input and output tokens, or if its tokens cost
+    /// nothing but a query does: it charges for something else, such as images or seconds. Only embeddings need no price for output tokens.
     ///
     /// # Errors
     /// [`PriceError`] if the list is not of this format, or a price has more than 27 decimals. It
@@ -72,6 +74,11 @@ impl Entry<'_> {
         else {
             return Ok(None);
         };
+        let per_query = read("input_cost_per_query", self.input_cost_per_query)?;
+        let none = [input, output].iter().all(|price| *price == Default::default());
+        if none && per_query.is_some_and(|price| price != Default::default()) {
+            return Ok(None);
+        }
         let cached_input = self.cache_read_input_token_cost;
         let cache_write = self.cache_creation_input_token_cost;
         let per_request = read("input_cost_per_request", self.input_cost_per_request)?;

@@ -11,8 +11,8 @@ use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::Readable;
-use crate::status::limit_rows;
-use crate::whose::Words;
+use crate::status::{DELETED, limit_rows};
+use crate::whose::{Whose, Words};
 use budget_status::{BudgetStatus, Lasts};
 
 /// Show what is left of budgets, what was used of them, and how long they last.
@@ -28,7 +28,8 @@ Examples:
 GRANTED is what a full budget lacks now; of a calendar limit, what this period took. USED is the part
 of it that usage windows show. Both contain the estimates of calls in flight, until these calls
 correct them. The difference is consumption that is not counted yet, tokens that leasing processes
-hold, and the debt that the period began with.
+hold, the debt that the period began with, tokens that came back for the period before, and use from
+before the limit was set.
 LASTS goes by the use of the last seven days.
 
 Exit codes: 0 shown, 1 there is no budget, or a broken bucket was left out, 2 bad input, 5 the table
@@ -42,7 +43,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let whose = args.whose.whose()?;
     let connection = options.connect().await?;
     let Readable { items: mut budgets, mut broken } = limit_rows(&connection, &whose).await?;
-    budgets.retain(|row| row.found.is_budget());
+    budgets.retain(|row| row.from != DELETED && row.found.is_budget());
     let (reader, now) = (connection.reader(), SystemClock.now());
     let mut statuses = Vec::with_capacity(budgets.len());
     for budget in &budgets {
@@ -54,8 +55,15 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         output::json(&statuses)?;
     }
     if statuses.is_empty() {
+        let nothing = match whose {
+            Whose::Bucket(..) => "no budget",
+            // Only buckets can be listed, and the first acquire makes them.
+            Whose::Entity(_) | Whose::Resource(_) => {
+                "no bucket with a budget yet; name entity and resource, or"
+            }
+        };
         return Err(CliError::Attention(format!(
-            "{whose} has no budget; set one with `sluicegate limits set --entity ENTITY usd=200/month`"
+            "{whose} has {nothing}; set one with `sluicegate limits set --entity ENTITY usd=200/month`"
         )));
     }
     if !options.is_json() {

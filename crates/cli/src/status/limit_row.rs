@@ -10,6 +10,9 @@ use sluicegate_core::{
     StoredRules, Wait, evaluate,
 };
 
+/// The source of a limit that goes with the next refill, because its level no longer names it.
+pub(crate) const DELETED: &str = "deleted";
+
 #[derive(Debug, Serialize)]
 pub(crate) struct LimitRow {
     #[serde(skip)]
@@ -63,7 +66,7 @@ impl LimitRow {
             row(found, from)
         });
         let mut limit_rows: Vec<_> =
-            limit_rows.chain(deleted.into_iter().map(|found| row(found, "deleted"))).collect();
+            limit_rows.chain(deleted.into_iter().map(|found| row(found, DELETED))).collect();
         limit_rows.sort_by(|a, b| a.limit.cmp(&b.limit));
         limit_rows
     }

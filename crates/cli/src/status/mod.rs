@@ -19,7 +19,7 @@ use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::{Readable, readable};
 use crate::whose::{Whose, Words};
-pub(crate) use limit_row::LimitRow;
+pub(crate) use limit_row::{DELETED, LimitRow};
 
 /// The most keys of one read.
 const KEYS_PER_READ: usize = 100;
@@ -51,9 +51,13 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         if options.is_json() {
             output::json(&limit_rows)?;
         }
-        return Err(CliError::Attention(format!(
-            "{whose} has no bucket and no limit; make one with `sluicegate acquire`"
-        )));
+        let nothing = match whose {
+            Whose::Entity(_) | Whose::Resource(_) => {
+                "no bucket yet; `sluicegate limits show` shows stored limits"
+            }
+            Whose::Bucket(..) => "no bucket and no limit; make one with `sluicegate acquire`",
+        };
+        return Err(CliError::Attention(format!("{whose} has {nothing}")));
     }
     if options.is_json() {
         output::json(&limit_rows)?;

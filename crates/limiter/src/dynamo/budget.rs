@@ -1,5 +1,6 @@
 //! Budgets: their use by the usage windows of the period, and the time that they last.
 
+use std::ops::Range;
 use std::pin::pin;
 
 use futures_util::StreamExt;
@@ -40,7 +41,7 @@ pub struct Budget {
 pub enum Lasts {
     /// Nothing was used, or there are no windows to tell.
     Unknown,
-    /// Longer than the period.
+    /// Longer than the period, or as much comes back as is used.
     UntilReset,
     /// Not until the next boundary.
     Until {
@@ -93,7 +94,15 @@ impl Reader {
             lasts: Lasts::Unknown,
             broken_windows: 0,
         };
-        budget.lasts = lasts(left, windows.used_per_day().await?, now, budget.resets_at(now));
+        // A limit without a calendar refills while it is used.
+        let (refilled, resets_at) = match period {
+            Some(_) => (0, budget.resets_at(now)),
+            None => {
+                let tomorrow = EpochMillis::new(now.get() + DAY_MS).unwrap_or(now);
+                (status.rule.refill().gap(now, tomorrow), None)
+            }
+        };
+        budget.lasts = lasts(left, windows.used_per_day().await?, refilled, now, resets_at);
         budget.broken_windows = windows.broken;
         Ok(budget)
     }
@@ -119,7 +128,7 @@ impl Windows<'_> {
             if kind.containing(start).start_s() * 1_000 != start.get() {
                 continue;
             }
-            let windows = self.read(kind, start).await?;
+            let windows = self.read(kind, start..self.now).await?;
             // Windows of the start may have expired, and a kind that was switched on later shows less.
             // The limit's own window is there or not.
             let is_whole = windows.first().is_some_and(|first| {
@@ -136,15 +145,20 @@ impl Windows<'_> {
         Ok(most)
     }
 
-    /// Millitokens a day over the last days, or since the first use if that is later, but at least
-    /// over one day. `None`: there are no windows.
+    /// Millitokens a day over the last days, or since the first use if there was none in as many
+    /// days before, but at least over one day. `None`: there are no windows.
     async fn used_per_day(&mut self) -> Result<Option<i128>, ReadError> {
-        let from = EpochMillis::new(self.now.get() - PACE_DAYS * DAY_MS);
-        let from = from.unwrap_or(EpochMillis::MIN);
+        let ago =
+            |days| EpochMillis::new(self.now.get() - days * DAY_MS).unwrap_or(EpochMillis::MIN);
+        let (from, before) = (ago(PACE_DAYS), ago(2 * PACE_DAYS));
         for kind in KINDS {
-            let windows = self.read(kind, from).await?;
+            let windows = self.read(kind, from..self.now).await?;
             let Some(first) = windows.first() else { continue };
-            let elapsed_ms = (self.now.get() - first.window.start_s() * 1_000).max(DAY_MS);
+            let first_ms = first.window.start_s() * 1_000;
+            let is_new =
+                first_ms - from.get() > DAY_MS && self.read(kind, before..from).await?.is_empty();
+            let since_ms = if is_new { first_ms } else { from.get() };
+            let elapsed_ms = (self.now.get() - since_ms).max(DAY_MS);
             return Ok(Some(self.sum(&windows) * i128::from(DAY_MS) / i128::from(elapsed_ms)));
         }
         Ok(None)
@@ -153,9 +167,9 @@ impl Windows<'_> {
     async fn read(
         &mut self,
         kind: WindowKind,
-        from: EpochMillis,
+        starts: Range<EpochMillis>,
     ) -> Result<Vec<UsageWindow>, ReadError> {
-        let span = WindowSpan { kind, starts: from..self.now };
+        let span = WindowSpan { kind, starts };
         let mut stream = pin!(self.reader.usage(&self.status.entity, self.resource, &span));
         let mut windows = Vec::new();
         while let Some(window) = stream.next().await {
@@ -175,14 +189,19 @@ impl Windows<'_> {
     }
 }
 
+/// `per_day` is used of it in a day, and `refilled` comes back.
 fn lasts(
     left: i64,
     per_day: Option<i128>,
+    refilled: i128,
     now: EpochMillis,
     resets_at: Option<EpochMillis>,
 ) -> Lasts {
     let Some(per_day) = per_day.filter(|per_day| *per_day > 0) else { return Lasts::Unknown };
-    let left_ms = i128::from(left.max(0)) * i128::from(DAY_MS) / per_day;
+    if per_day <= refilled {
+        return Lasts::UntilReset;
+    }
+    let left_ms = i128::from(left.max(0)) * i128::from(DAY_MS) / (per_day - refilled);
     let until = i64::try_from(i128::from(now.get()) + left_ms).ok();
     match until.and_then(|until| EpochMillis::new(until).ok()) {
         Some(until) if resets_at.is_none_or(|resets_at| until < resets_at) => {
@@ -214,7 +233,13 @@ mod tests {
             (300, None, resets_at, Lasts::Unknown),
             (i64::MAX, Some(1), None, Lasts::UntilReset),
         ] {
-            assert_eq!(lasts(left, per_day, now, resets_at), expected, "{left} at {per_day:?}");
+            assert_eq!(lasts(left, per_day, 0, now, resets_at), expected, "{left} at {per_day:?}");
         }
+        // As much comes back as is used, and less.
+        assert_eq!(lasts(100, Some(200), 240, now, None), Lasts::UntilReset);
+        let Lasts::Until { at: until, .. } = lasts(100, Some(340), 240, now, None) else {
+            panic!()
+        };
+        assert_eq!(until, at(now.get() + DAY_MS));
     }
 }

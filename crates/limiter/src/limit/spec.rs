@@ -88,6 +88,12 @@ fn parse(spec: &str) -> Result<Limit, Problem> {
         Refills::ByCalendar(_) if capacity.is_some() || burst.is_some() => {
             return Err("a calendar limit is full with its amount, without a burst".into());
         }
+        Refills::ByCalendar(CalendarRefill { calendar, .. })
+            if zone
+                .is_some_and(|zone| calendar.zone() != Zone::utc() && calendar.zone() != zone) =>
+        {
+            return Err("its period and its tz= name two time zones".into());
+        }
         Refills::ByCalendar(CalendarRefill { calendar, .. }) => {
             let calendar = calendar.in_zone(zone.unwrap_or(calendar.zone()));
             Refills::ByCalendar(CalendarRefill { calendar, debt: debt.unwrap_or_default() })
