@@ -23,22 +23,22 @@ use crate::options::Options;
 
 /// The region for signatures if the endpoint is on loopback and no region is set.
 const LOOPBACK_REGION: &str = "us-east-1";
+/// The variable that names the endpoint of streams alone.
+const STREAMS_ENDPOINT: &str = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS";
 
 /// A connection to one table.
 pub(crate) struct Connection {
     config: SdkConfig,
     table: String,
+    /// The endpoint of the stream, if it is known here. The SDK asks only its own variable for it.
+    streams_at: Option<String>,
     timeout: Duration,
 }
 
 impl Connection {
     pub(crate) async fn open(options: &Options) -> Result<Self, CliError> {
         let table = options.table();
-        if !is_table_name(&table) {
-            return Err(CliError::BadInput(format!(
-                "{table:?} is not a table name: a name has 3 to 255 letters, digits, '_', '-' and '.'"
-            )));
-        }
+        check_table_name(&table)?;
         options.check_endpoint()?;
         let region = tokio::time::timeout(options.timeout, region(options)).await;
         let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
@@ -49,7 +49,9 @@ impl Connection {
         let config = loader.load().await;
         let checked = tokio::time::timeout(options.timeout, check_credentials(&config)).await;
         checked.map_err(|_| CliError::no_credentials("the provider did not answer"))??;
-        Ok(Self { config, table, timeout: options.timeout })
+        let has_own = std::env::var_os(STREAMS_ENDPOINT).is_some_and(|url| !url.is_empty());
+        let streams_at = options.endpoint().filter(|_| options.endpoint_url.is_some() || !has_own);
+        Ok(Self { config, table, streams_at, timeout: options.timeout })
     }
 
     /// The AWS configuration, for other clients of the table.
@@ -79,7 +81,11 @@ impl Connection {
 
     /// A client of the table's stream.
     pub(crate) fn streams(&self) -> aws_sdk_dynamodbstreams::Client {
-        aws_sdk_dynamodbstreams::Client::new(&self.config)
+        let mut config = aws_sdk_dynamodbstreams::config::Builder::from(&self.config);
+        config.set_endpoint_url(
+            self.streams_at.clone().or_else(|| self.config.endpoint_url().map(str::to_owned)),
+        );
+        aws_sdk_dynamodbstreams::Client::from_conf(config.build())
     }
 
     /// A limiter on the table. If another producer also writes to the table, and not all of it was
@@ -134,6 +140,16 @@ fn loader(options: &Options) -> ConfigLoader {
     match &options.profile {
         Some(profile) => loader.profile_name(profile),
         None => loader,
+    }
+}
+
+/// # Errors
+/// [`CliError::BadInput`] if DynamoDB can have no table of this name.
+pub(crate) fn check_table_name(name: &str) -> Result<(), CliError> {
+    let advice = "a name has 3 to 255 letters, digits, '_', '-' and '.'";
+    match is_table_name(name) {
+        true => Ok(()),
+        false => Err(CliError::BadInput(format!("{name:?} is not a table name: {advice}"))),
     }
 }
 

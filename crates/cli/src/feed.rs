@@ -1,6 +1,7 @@
 //! Reports of the commands that feed a processor: on standard error, as they happen.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sluicegate_local::Observer;
 use sluicegate_processor::{Deliveries, Outcome, Report, chain};
@@ -13,6 +14,8 @@ use crate::error::{CliError, say};
 
 /// The most reasons of one kind that are shown in a row; an unavailable table gives thousands.
 const FAILURES_TOLD: u32 = 3;
+/// A command that ends by itself gives up if nothing was counted for this long.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// The figures of all batches so far, and the reports made. Clones share them.
 #[derive(Clone, Default)]
@@ -24,6 +27,8 @@ pub(crate) struct Feed {
 struct Inner {
     totals: Report,
     failures_in_a_row: u32,
+    /// Since when nothing was counted, and the reason; `None`: the newest batch made progress.
+    failing: Option<(Instant, String)>,
 }
 
 impl Feed {
@@ -44,6 +49,18 @@ impl Feed {
     /// The figures so far; the age is that of the oldest record of the newest batch.
     pub(crate) fn totals(&self) -> Report {
         self.lock().totals
+    }
+
+    /// Resolves with the reason when nothing could be counted for a minute.
+    pub(crate) async fn stuck(&self) -> String {
+        loop {
+            if let Some((since, reason)) = &self.lock().failing
+                && since.elapsed() > STUCK_AFTER
+            {
+                return reason.clone();
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -70,9 +87,14 @@ impl Inner {
             say(&format!("quarantined {}: {}", entry.key.sk(), entry.reason));
         }
         let Some(failure) = outcome.failures.first() else {
-            self.failures_in_a_row = 0;
+            (self.failures_in_a_row, self.failing) = (0, None);
             return;
         };
+        let since = match self.failing.take() {
+            Some((since, _)) if report.windows_written == 0 => since,
+            _ => Instant::now(),
+        };
+        self.failing = Some((since, failure.reason.to_string()));
         self.failures_in_a_row += 1;
         if self.failures_in_a_row <= FAILURES_TOLD {
             say(&format!("not written yet, trying again: {}", failure.reason));

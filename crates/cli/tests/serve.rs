@@ -100,7 +100,7 @@ async fn a_configuration_is_checked_without_serving() {
 
 #[tokio::test]
 async fn the_schema_is_the_file_for_editors() {
-    let (code, schema, _) = output(&["--schema"]).await;
+    let (code, schema, _) = output(&["--schema", "--timeout", "5"]).await;
     assert_eq!((code, schema.as_str()), (0, include_str!("../../server/sluicegate.schema.json")));
 }
 

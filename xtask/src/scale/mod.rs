@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits {
     batch_window: 5.0,
     overhead: 0.010,
     write: 0.005,
-    writes_at_once: 32.0,
+    writes_at_once: 16.0,
 };
 const SCENARIOS: [(&str, Producers); 4] = [
     ("a write for each acquire", Producers::Plain),

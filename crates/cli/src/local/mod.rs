@@ -12,6 +12,7 @@ use sluicegate_local::{Error, LocalLoop, LoopOptions, Storage};
 use sluicegate_processor::chain;
 use tokio::sync::oneshot;
 
+use crate::connection::check_table_name;
 use crate::error::{CliError, say};
 use crate::feed::{Feed, interrupted, show_warnings};
 use crate::metering::Metering;
@@ -44,6 +45,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let table = &options.table();
+    check_table_name(table)?;
     show_warnings();
     // From here on no signal is lost.
     let shutdown = interrupted()?;

@@ -36,8 +36,9 @@ Examples:
   sluicegate process --once --endpoint-url http://127.0.0.1:8000
   sluicegate process --windows minute,hour,day --checkpoint limits.checkpoint
 
-Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarantine or some alerts
-were not delivered, 2 bad input, 5 the table or its stream cannot be used.")]
+Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarantine, some alerts
+were not delivered, or --once was stopped early, 2 bad input, 5 the table or its stream cannot be
+used.")]
 pub(crate) struct Args {
     /// Stop when all records in the stream are counted.
     #[arg(long)]
@@ -105,11 +106,21 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         poller = poller.starting_after(checkpoints);
     }
     if args.once {
-        let drained = poller.drain().await;
+        let mut ended = Ok(());
+        let stop = async {
+            ended = Err(tokio::select! {
+                () = shutdown => CliError::Attention(
+                    "stopped before the end of the stream; the same command counts the rest".to_owned(),
+                ),
+                reason = feed.stuck() => CliError::Store(format!("nothing was counted for a minute: {reason}")),
+            });
+        };
+        let drained = poller.drain_until(stop).await;
         save(file.as_ref(), &poller)?;
         drained.map_err(|error| unreadable(&error))?;
         deliver_alerts(&processor, &feed).await;
         report(&feed);
+        ended?;
     } else {
         follow(&mut poller, &processor, shutdown, &feed, file.as_ref()).await?;
     }

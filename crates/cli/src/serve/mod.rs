@@ -49,7 +49,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "config")]
     check: bool,
     /// Print the JSON schema of the configuration and stop.
-    #[arg(long, exclusive = true)]
+    // `exclusive` would refuse the global options, also those of the environment.
+    #[arg(long, conflicts_with_all = ["config", "embedded", "listen", "check", "log_json"])]
     schema: bool,
     /// Write the log as JSON.
     #[arg(long)]

@@ -115,6 +115,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let span = args.span.resolve(SystemClock.now())?;
     let question = Question { whose, span };
     if args.chart || args.html.is_some() {
+        if args.output.is_some() {
+            return Err(CliError::bad(
+                "--output is for the windows as text: leave it out with --chart and --html",
+            ));
+        }
         question.check_length()?;
     }
     let connection = options.connect().await?;

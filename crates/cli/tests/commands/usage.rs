@@ -185,6 +185,7 @@ async fn windows_as_table_csv_and_bars() {
             "--window hours",
             "--from -999w --window minute --chart",
             "--chart --output json",
+            "--html page.html --output csv",
             "--output xml",
         ] {
             assert_eq!(shell.run(&format!("usage user-123 gpt-4 {bad}")).code, 2, "{bad}");

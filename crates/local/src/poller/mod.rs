@@ -102,9 +102,19 @@ impl<S: Source, H: Handler> Poller<S, H> {
     /// # Errors
     /// The errors of the source.
     pub async fn drain(&mut self) -> Result<Report, Error> {
-        // Held, because a dropped sender would look like a signal to stop.
-        let (_never, stop) = watch::channel(false);
-        self.run(Mode::Drain, stop).await
+        self.drain_until(std::future::pending()).await
+    }
+
+    /// As [`drain`](Self::drain), but at the latest until `shutdown` resolves; then lets calls in
+    /// flight finish.
+    ///
+    /// # Errors
+    /// The errors of the source.
+    pub async fn drain_until(
+        &mut self,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<Report, Error> {
+        self.run_in(Mode::Drain, shutdown).await
     }
 
     /// Polls until `shutdown` resolves, then lets calls in flight finish and returns. If the source
@@ -116,8 +126,16 @@ impl<S: Source, H: Handler> Poller<S, H> {
         &mut self,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<Report, Error> {
+        self.run_in(Mode::Follow, shutdown).await
+    }
+
+    async fn run_in(
+        &mut self,
+        mode: Mode,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<Report, Error> {
         let (signal, stop) = watch::channel(false);
-        let mut run = pin!(self.run(Mode::Follow, stop));
+        let mut run = pin!(self.run(mode, stop));
         tokio::select! {
             result = &mut run => return result,
             () = shutdown => signal.send_replace(true),

@@ -236,10 +236,15 @@ async fn shutting_down_cuts_a_retry_short_and_keeps_what_is_done() {
     let hour = Duration::from_secs(3_600);
     let settings = Settings { backoff: Backoff { first: hour, longest: hour }, ..settings(2) };
     let start = tokio::time::Instant::now();
-    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), &handler, settings);
+    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), &handler, settings.clone());
     let report = poller.run_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
     assert_eq!(report.records, 1);
     assert_eq!(start.elapsed(), Duration::from_secs(1));
+
+    // A drain whose deliveries fail for ever ends as well.
+    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), &handler, settings);
+    let report = poller.drain_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
+    assert_eq!((report.records, start.elapsed()), (1, Duration::from_secs(2)));
 }
 
 #[tokio::test]

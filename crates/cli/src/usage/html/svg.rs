@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::super::series::{Series, Slot};
 use super::axis::{Scale, labels, short};
+use super::shown;
 use super::text::{escaped, grouped};
 use crate::output::counted;
 
@@ -169,7 +170,7 @@ impl Plot<'_> {
         if self.parts.len() > 1 {
             let parts = self.parts.iter().filter_map(|part| {
                 let milli = slot.parts.get(part)?;
-                Some(format!("{}: {}", escaped(part), grouped(&self.series.amount(*milli))))
+                Some(format!("{}: {}", escaped(shown(part)), grouped(&self.series.amount(*milli))))
             });
             lines.extend(parts);
         }
