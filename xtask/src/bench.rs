@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: measures the way from the bytes of an event to the updates of windows, in time
-//! and instructions, and decisions made in the process, beside other limiters.
+//! and instructions, and decisions made in the process, in Rust beside other limiters and in Python.
 //!
 //! Times depend on other load on the machine, so only ratios within one run are useful; instruction
 //! counts are the same on a busy machine. Instruction counts need valgrind.
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{process, workspace};
+use crate::{process, python, workspace};
 
 /// The same version as the library `gungraun` in Cargo.lock: the two speak a private protocol.
 const RUNNER_VERSION: &str = "0.20.0";
@@ -17,6 +17,7 @@ const RUNNER_VERSION: &str = "0.20.0";
 pub(crate) fn run() -> Result<()> {
     bench("sluicegate-core", "grouping", None)?;
     bench("sluicegate", "leased", None)?;
+    python::bench()?;
     if Command::new("valgrind").arg("--version").output().is_err() {
         bail!("instruction counts need valgrind; type:  apt-get install -y valgrind");
     }

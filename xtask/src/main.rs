@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Benchmarks reading and grouping events; ratios and instruction counts.
+    /// Benchmarks reading and grouping events, and decisions on leased tokens in Rust and Python.
     Bench,
     Capture(capture::Args),
     Compare(compare::Args),

@@ -1,5 +1,5 @@
 //! `cargo xtask python`: builds the wheel of the Python package, installs it into an environment, and
-//! runs its tests and type checks there.
+//! runs its tests and type checks there. `cargo xtask bench` times it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,13 +42,10 @@ const PROXY: [&str; 19] = [
 ];
 
 pub(crate) fn run() -> Result<()> {
-    let (root, folder) = (workspace::root(), workspace::root().join("target").join("python"));
-    std::fs::create_dir_all(&folder).context("the folder of the environment")?;
-    venv::ensure(&folder, "environment", &[&TOOLS[..], &PROXY[..]].concat(), &[])?;
-    let bin = folder.join("environment").join("bin");
+    let bin = environment("environment", &[&TOOLS[..], &PROXY[..]].concat())?;
     let wheel = install(&bin, "dev")?;
     let python = bin.join("python");
-    let package = root.join("bindings").join("python");
+    let package = package();
     let tests = package.join("tests");
     process::run(
         Command::new(&python)
@@ -60,11 +57,31 @@ pub(crate) fn run() -> Result<()> {
         Command::new(&python)
             .args(["-m", "mypy", "--strict", "--cache-dir", "/dev/null", "--config-file"])
             .arg(package.join("pyproject.toml"))
-            .args([&package.join("sluicegate"), &tests]),
+            .args([&package.join("sluicegate"), &package.join("benchmarks"), &tests]),
     )?;
     process::run(Command::new(bin.join("pyright")).arg("--pythonpath").arg(&python).arg(&tests))?;
     println!("built and tested {}", wheel.display());
     Ok(())
+}
+
+/// Times decisions on leased tokens, with the wheel as it is published.
+pub(crate) fn bench() -> Result<()> {
+    let bin = environment("benchmarks", &[MATURIN])?;
+    install(&bin, "wheel")?;
+    let script = package().join("benchmarks").join("try_acquire.py");
+    process::run(Command::new(bin.join("python")).arg(script))
+}
+
+fn package() -> PathBuf {
+    workspace::root().join("bindings").join("python")
+}
+
+/// Makes an environment with these packages, and returns the folder of its programs.
+fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let folder = workspace::root().join("target").join("python");
+    std::fs::create_dir_all(&folder).context("the folder of the environment")?;
+    venv::ensure(&folder, name, packages, &[])?;
+    Ok(folder.join(name).join("bin"))
 }
 
 /// Builds the wheel with a profile, by the maturin of an environment, and installs it there.
@@ -77,7 +94,7 @@ pub(crate) fn install(bin: &Path, profile: &str) -> Result<PathBuf> {
     process::run_quietly(
         Command::new(bin.join("maturin"))
             .args(["build", "--locked", "--profile", profile, "--manifest-path"])
-            .arg(workspace::root().join("bindings/python/Cargo.toml"))
+            .arg(package().join("Cargo.toml"))
             .arg("--out")
             .arg(&wheels),
     )?;
