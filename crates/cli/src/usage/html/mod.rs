@@ -8,14 +8,15 @@ use std::fmt::Write;
 
 use sluicegate::types::UsageWindow;
 
-use self::text::{escaped, grouped};
+use self::text::{escaped, grouped, part_name};
 use super::series::{Question, Series, Slot};
 
 /// With more bars, each would be too narrow to point at.
 const BARS_MAX: usize = 240;
 /// The number of colours that can be told apart in a stack; the parts beyond them are added up.
 const PARTS_MAX: usize = 6;
-/// The common name of the parts beyond them. No name of an entity or a resource has a `#`.
+/// The common name of the parts beyond them. No name of an entity or a resource has a `#`; [`part_name`]
+/// leaves it out.
 const OTHERS: &str = "#others";
 
 const STYLE: &str = include_str!("page.css");
@@ -54,7 +55,8 @@ fn section(series: &Series, parts: &[String]) -> String {
     if parts.len() > 1 {
         section.push_str("<ul class=\"legend\">\n");
         for (n, part) in parts.iter().enumerate() {
-            let _ = writeln!(section, "<li><i class=\"c{n}\"></i>{}</li>", escaped(shown(part)));
+            let _ =
+                writeln!(section, "<li><i class=\"c{n}\"></i>{}</li>", escaped(part_name(part)));
         }
         section.push_str("</ul>\n");
     }
@@ -79,11 +81,6 @@ fn figures(series: &Series) -> String {
     }
     table.push_str("</table>\n</details>\n");
     table
-}
-
-/// The name of a part for readers.
-fn shown(part: &str) -> &str {
-    part.trim_start_matches('#')
 }
 
 /// The largest parts by name, and the sum of the rest.

@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use super::super::series::{Series, Slot};
 use super::axis::{Scale, labels, short};
-use super::shown;
-use super::text::{escaped, grouped};
+use super::text::{escaped, grouped, part_name};
 use crate::output::counted;
 
 /// All in the units of the drawing, which the page scales to its width.
@@ -170,7 +169,11 @@ impl Plot<'_> {
         if self.parts.len() > 1 {
             let parts = self.parts.iter().filter_map(|part| {
                 let milli = slot.parts.get(part)?;
-                Some(format!("{}: {}", escaped(shown(part)), grouped(&self.series.amount(*milli))))
+                Some(format!(
+                    "{}: {}",
+                    escaped(part_name(part)),
+                    grouped(&self.series.amount(*milli))
+                ))
             });
             lines.extend(parts);
         }

@@ -26,6 +26,11 @@ pub(super) fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
+/// The name of a part of a bar for readers.
+pub(super) fn part_name(part: &str) -> &str {
+    part.trim_start_matches('#')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
