@@ -6,6 +6,7 @@ mod acquire;
 mod admin;
 mod amounts;
 mod call;
+mod decimals;
 mod errors;
 mod event_loop;
 mod limit;

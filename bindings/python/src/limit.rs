@@ -7,7 +7,7 @@ use sluicegate::Limit as Rule;
 use sluicegate::types::LimitsScope;
 use sluicegate::{EntityId, Resource};
 
-use crate::amounts::text_of;
+use crate::decimals::text_of;
 use crate::errors::invalid;
 
 /// A limit: a name, and an amount per period. `Limit("rpm=100/min,burst=200")` reads its text.

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sluicegate::{Clock as _, SystemClock};
 
-use crate::amounts::decimals;
+use crate::decimals::decimals;
 use crate::errors::{UnknownPriceError, invalid};
 use crate::usage::instant;
 

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use sluicegate::Limit;
 use sluicegate::request::Remaining;
 
-use crate::amounts::decimal;
+use crate::decimals::decimal;
 
 /// A limit of a bucket: its rule, and the amount that is left.
 #[pyclass(frozen, get_all, module = "sluicegate")]

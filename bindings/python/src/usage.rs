@@ -8,8 +8,8 @@ use sluicegate::dynamo::{Lasts, ReadError};
 use sluicegate::types::{EpochMillis, WindowKind, WindowSpan};
 use sluicegate::{AcquireError, EntityId, LimitStatus, Resource};
 
-use crate::amounts::{decimal, decimals};
 use crate::call::{Begin, Call, ready};
+use crate::decimals::{decimal, decimals};
 use crate::errors::{invalid, of_acquire, of_config, of_read};
 use crate::limiter::Limiter;
 

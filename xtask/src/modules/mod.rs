@@ -58,7 +58,8 @@ fn packages() -> Result<Vec<(String, Vec<String>)>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let is_checked = |target: &Value| {
-        array(&target["kind"]).iter().any(|kind| ["lib", "bin"].contains(&text(kind).as_str()))
+        let is_source = |kind: &Value| ["lib", "cdylib", "bin"].contains(&text(kind).as_str());
+        array(&target["kind"]).iter().any(is_source)
     };
     Ok(array(&metadata["packages"])
         .iter()
