@@ -29,7 +29,8 @@ pub struct Counters {
     /// Corrections that had to give up their conditions on the balance.
     pub forced_adjusts: Counter,
     /// Writes that may have been done twice or not at all. Includes refunds that were repeated
-    /// after a lost answer: the first attempt may still take effect after four other writes.
+    /// after a lost answer: the first attempt may still take effect once the bucket has forgotten
+    /// its id ([`guide`](crate::guide#lost-answers)).
     pub ambiguous: Counter,
     /// Items whose refill time was more than a minute ahead of this clock.
     pub clocks_ahead: Counter,

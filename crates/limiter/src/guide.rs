@@ -123,13 +123,15 @@
 //! count time that a request waits for tokens, nor the time in which a compensating cascade gives
 //! tokens back.
 //!
-//! Every write carries the id of its request, and the item remembers the last four ids. A write
-//! whose answer was lost is sent again under its id, and takes effect once as long as the item
-//! remembers that id. After four other writes the item has forgotten it; after two, if these settle
+//! # Lost answers
+//!
+//! Every write carries the id of its request, and the bucket remembers the last four ids. A write
+//! whose answer was lost is sent again under its id, and takes effect once as long as the bucket
+//! remembers that id. After four other writes the bucket has forgotten it; after two, if these settle
 //! lost writes of their own. An acquire then takes its tokens again, which errs on the restrictive side,
 //! and a refund is not repeated; the limiter [counts](crate::store::Counters) both as ambiguous. A
-//! refund that the item does not show is repeated. If its first attempt arrives after four other
-//! writes, the tokens are given back twice; therefore the limiter counts each refund that it
+//! refund that the bucket does not show is repeated. If its first attempt arrives once the bucket has
+//! forgotten the id, the tokens are given back twice; therefore the limiter counts each refund that it
 //! repeats after a lost answer.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit

@@ -4,7 +4,7 @@
 //! A write whose answer was lost is in doubt: it may have been done, or may still be done. Until
 //! its result is known, no token that it returned or counted may be used again.
 //! [`LeaseCalls::lease`] finds out the result when it sends the write again under its id.
-//! Afterwards the lost attempt cannot take effect until four other writes have come.
+//! Afterwards the lost attempt cannot take effect while the bucket remembers that id.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,8 +52,8 @@ pub trait LeaseCalls: Store {
     ///
     /// With `in_doubt` it sends that lost write again under its id, and the request names what the
     /// write was to settle. If it was done, this returns its result. If not, it leases when the
-    /// tokens are wanted and available, and settles in any case. The bucket then remembers the id,
-    /// so the lost attempt cannot take effect until four other writes have come.
+    /// tokens are wanted and available, and settles in any case. The lost attempt
+    /// cannot take effect while the bucket remembers the id.
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,

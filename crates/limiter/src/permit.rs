@@ -82,8 +82,8 @@ impl Permit {
     ///   another amount replaces it, and zero cancels it.
     /// - If the answer to a debit was lost, the next call first sends it again under its id, so it
     ///   is done once.
-    /// - After four other writes on the bucket, such a debit may be done twice, the restrictive
-    ///   direction.
+    /// - Once the bucket has forgotten the id ([`guide`](crate::guide#lost-answers)), such a debit may
+    ///   be done twice, the restrictive direction.
     ///
     /// If the future is dropped, the same holds, except that tokens on their way back count as
     /// given back.

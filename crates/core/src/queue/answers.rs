@@ -78,7 +78,7 @@ impl<W> WriteQueue<W> {
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
             let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
-            // An attempt whose answer was lost may still take effect, once four other writes have
+            // An attempt whose answer was lost may still take effect, once other writes have
             // pushed its id out of the item.
             let refunds = shared
                 .members

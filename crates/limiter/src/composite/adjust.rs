@@ -1,8 +1,8 @@
 //! Corrects grants. A correction is never refused. It gives up its conditions on the balance
 //! after twelve attempts, or when three quarters of its time have passed.
 //!
-//! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the id,
-//! which ends after four other writes. Tokens may then be given back twice; where that is possible,
+//! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the
+//! id ([`guide`](crate::guide#lost-answers)). Tokens may then be given back twice; where that is possible,
 //! the correction is counted as ambiguous.
 
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl<T: Table> CompositeStore<T> {
                 ))
             }
             Outcome::Ambiguous => Err(AdjustError::Ambiguous(
-                "four other writers came between, or the item is gone".into(),
+                "the bucket has forgotten the correction, or is gone".into(),
             )),
             Outcome::Failed { is_in_doubt } => {
                 let error = AdjustError::Setup(setup_error(table_error.as_deref()));

@@ -52,8 +52,8 @@ pub enum CascadeMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Certainty {
-    /// The item remembers the last four requests. After four other writes it cannot tell: see
-    /// [`Counters::ambiguous`](crate::store::Counters).
+    /// The item remembers the last requests ([`guide`](crate::guide#lost-answers)). Once it has
+    /// forgotten one, it cannot tell: see [`Counters::ambiguous`](crate::store::Counters).
     #[default]
     Remembered,
     /// Every write is a transaction under a token of its own, which DynamoDB remembers for ten

@@ -33,12 +33,12 @@ pub struct LeaseSettings {
 ///
 /// | | counters of the consumption | an answer that was lost |
 /// |---|---|---|
-/// | on DynamoDB | the counters of the item; by its stream, usage windows | its result is found out: the item remembers the last four writes |
+/// | on DynamoDB | the counters of the item; by its stream, usage windows | its result is found out while the item remembers it |
 /// | in memory | the counters of the item | |
-/// | on Redis | the counters of the bucket, until it expires; no usage windows, because Redis has no stream | its result is found out: the bucket remembers the last four writes and the amounts that they leased |
+/// | on Redis | the counters of the bucket, until it expires; no usage windows, because Redis has no stream | its result is found out while the bucket remembers it and the amounts that it leased |
 ///
-/// If four other writes came before the result could be found out, the tokens of the lost write are
-/// neither handed out nor given back. They are counted in
+/// If the bucket forgot the write before ([`guide`](crate::guide#lost-answers)), the tokens of the write
+/// are neither handed out nor given back. They are counted in
 /// [`Counters::ambiguous`](crate::store::Counters::ambiguous).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -69,7 +69,9 @@ impl RedisStore {
             already_made = mark.is_some() && status == Status::AlreadyApplied;
             self.count_warnings(header);
             if status == Status::Ambiguous {
-                return Err(AdjustError::Ambiguous("four other writers came between".into()));
+                return Err(AdjustError::Ambiguous(
+                    "the bucket has forgotten the correction".into(),
+                ));
             }
         }
         let adjusted = Adjusted { dropped, already_made, ..Adjusted::default() };

@@ -85,8 +85,8 @@
 //! # Refusals and outages
 //!
 //! Refusals and outages are those of other stores ([`AcquireError`]). The store sends a script
-//! again under its request's id until the deadline. It takes effect once, unless four other writes
-//! come in between. A refund that may have been made is not repeated: [`AdjustError::Ambiguous`].
+//! again under its request's id until the deadline. It takes effect once while the bucket
+//! remembers the id ([`guide`](crate::guide#lost-answers)). A refund that may have been made is not repeated: [`AdjustError::Ambiguous`].
 //!
 //! [`LimitStatus::consumed`]: crate::LimitStatus::consumed
 
