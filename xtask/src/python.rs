@@ -9,14 +9,10 @@ use anyhow::{Context as _, Result};
 use crate::engines::venv;
 use crate::{process, workspace};
 
-pub(crate) const MATURIN: &str = "maturin==1.16.0";
-const TOOLS: [&str; 5] = [
-    MATURIN,
-    "mypy==1.18.2",
-    "pyright[nodejs]==1.1.414",
-    "pytest==8.4.2",
-    "typing_extensions==4.15.0",
-];
+/// The packages that build a wheel and install it.
+pub(crate) const INSTALLERS: [&str; 2] = ["maturin==1.16.0", "pip==26.3"];
+const TOOLS: [&str; 4] =
+    ["mypy==1.18.2", "pyright[nodejs]==1.1.414", "pytest==8.4.2", "typing_extensions==4.15.0"];
 
 /// The LiteLLM proxy, and what its extra `proxy` needs without a database of its own.
 const PROXY: [&str; 19] = [
@@ -42,7 +38,7 @@ const PROXY: [&str; 19] = [
 ];
 
 pub(crate) fn run() -> Result<()> {
-    let bin = environment("environment", &[&TOOLS[..], &PROXY[..]].concat())?;
+    let bin = environment("environment", &[&INSTALLERS[..], &TOOLS[..], &PROXY[..]].concat())?;
     let wheel = install(&bin, "dev")?;
     let python = bin.join("python");
     let package = package();
@@ -66,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// Times decisions on leased tokens, with the wheel as it is published.
 pub(crate) fn bench() -> Result<()> {
-    let bin = environment("benchmarks", &[MATURIN])?;
+    let bin = environment("benchmarks", &INSTALLERS)?;
     install(&bin, "wheel")?;
     let script = package().join("benchmarks").join("try_acquire.py");
     process::run(Command::new(bin.join("python")).arg(script))

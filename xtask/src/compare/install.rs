@@ -29,9 +29,9 @@ pub(crate) fn peers() -> Result<()> {
         .with_context(|| format!("cannot create {}", folder.display()))?;
     for version in [ZAE_NEWEST, ZAE_0_8] {
         let pin = format!("zae-limiter=={version}");
-        venv::ensure(&folder, &zae(version), &[&pin], &["--retries=1"])?;
+        venv::ensure(&folder, &zae(version), &[&pin], &[])?;
     }
-    venv::ensure(&folder, OURS, &[python::MATURIN], &[])?;
+    venv::ensure(&folder, OURS, &python::INSTALLERS, &[])?;
     node()?;
     crates_are_fetched()?;
     engines::ensure(&[Engine::Redis])

@@ -15,7 +15,7 @@ const NAME: &str = "litellm";
 /// Makes sure that the list is in `dir`.
 pub(super) fn ensure(dir: &Path) -> Result<()> {
     let target = format!("--target={}", folder(dir).display());
-    let wheel = ["--platform=manylinux_2_28_x86_64", "--python-version=3.11"];
+    let wheel = ["--python-platform=x86_64-manylinux_2_28", "--python-version=3.11"];
     let options = ["--no-deps", "--only-binary=:all:", wheel[0], wheel[1], &target];
     venv::ensure(dir, NAME, PINS, &options)
 }

@@ -22,7 +22,7 @@ pub(super) fn ensure(dir: &Path) -> Result<()> {
         return check();
     }
     let target = format!("--target={}", folder(dir).display());
-    let wheel = ["--platform=manylinux2014_x86_64", "--python-version=3.11"];
+    let wheel = ["--python-platform=x86_64-manylinux2014", "--python-version=3.11"];
     let options = ["--no-deps", "--only-binary=:all:", wheel[0], wheel[1], &target];
     venv::ensure(dir, NAME, PINS, &options)
 }
