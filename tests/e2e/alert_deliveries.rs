@@ -81,7 +81,7 @@ fn are_closed(entries: &[OutboxEntry]) -> bool {
 async fn alerts_reach_a_receiver_that_fails_at_random() {
     on_every_engine(async |engine| {
         for place in PLACES {
-            let history = History::generate(&Shape::new(6, records_for(engine, 1_000, 300)));
+            let history = History::generate(&Shape::new(6, records_for(engine.kind(), 1_000, 300)));
             let table = table_with_thresholds(engine).await;
             let receiver = Receiver::start(Mood::Moody(6)).await;
             let (mut sent, mut failed) = (0, 0);

@@ -119,7 +119,7 @@ pub(crate) async fn assert_alerted(
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_of_a_history_are_made_once_however_it_is_delivered() {
     on_every_engine(async |engine| {
-        let history = History::generate(&Shape::new(1, records_for(engine, 5_000, 500)));
+        let history = History::generate(&Shape::new(1, records_for(engine.kind(), 5_000, 500)));
         for times in [1, 3] {
             let table = table_with_thresholds(engine).await;
             let mut rng = fastrand::Rng::with_seed(times);
@@ -169,7 +169,7 @@ async fn two_at_once(engine: &RunningEngine, table: &str, history: &History, con
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_of_two_functions_at_once_are_made_once() {
     on_every_engine(async |engine| {
-        let history = History::generate(&Shape::new(2, records_for(engine, 5_000, 300)));
+        let history = History::generate(&Shape::new(2, records_for(engine.kind(), 2_000, 300)));
         let table = table_with_thresholds(engine).await;
         two_at_once(engine, &table, &history, Condition::Kept).await;
         assert_alerted(engine, &table, &history, "two functions").await;
@@ -227,7 +227,7 @@ impl Intercept for Condition {
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_are_made_once_although_replies_are_lost() {
     on_every_engine(async |engine| {
-        let history = History::generate(&Shape::new(3, records_for(engine, 5_000, 300)));
+        let history = History::generate(&Shape::new(3, records_for(engine.kind(), 2_000, 300)));
         let table = table_with_thresholds(engine).await;
         let proxy = Proxy::start(engine.endpoint_url()).await;
         proxy.inject(|call| match call.number % 24 {
@@ -306,7 +306,8 @@ async fn stops(engine: &RunningEngine, table: &str, batch: &Records, after: usiz
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_are_made_once_although_the_function_stops_after_every_write() {
     on_every_engine(async |engine| {
-        let shape = Shape { pause_ms: 20_000, ..Shape::new(4, records_for(engine, 5_000, 200)) };
+        let shape =
+            Shape { pause_ms: 20_000, ..Shape::new(4, records_for(engine.kind(), 2_000, 200)) };
         let history = History::generate(&shape);
         let table = table_with_thresholds(engine).await;
         let (mut rng, mut stopped) = (fastrand::Rng::with_seed(4), 0);

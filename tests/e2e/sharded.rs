@@ -103,7 +103,7 @@ fn in_shards(history: History) -> (Vec<Records>, Usages) {
 async fn history_of_a_bucket_in_shards_is_exact_however_it_is_delivered() {
     on_every_engine(async |engine| {
         for seed in 1..3 {
-            let shape = Shape::new(seed, records_for(engine, 1_000, 200));
+            let shape = Shape::new(seed, records_for(engine.kind(), 1_000, 200));
             let (lanes, windows) = in_shards(History::generate(&shape));
             assert_eq!(lanes.len(), 10);
             let table = engine.create_table().await;

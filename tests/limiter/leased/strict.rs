@@ -97,7 +97,7 @@ async fn processes_that_ask_for_too_much_get_all_of_it_and_no_more() {
         let table = Counted::new(4);
         let start = Instant::now();
         let mut crowd = Crowd::start(&table, 4, 2_000, LeaseMode::Strict(accounting));
-        tokio::time::sleep(30 * SECOND).await;
+        tokio::time::sleep(15 * SECOND).await;
         crowd.stop().await;
         let processes = crowd.processes;
         for process in &processes {

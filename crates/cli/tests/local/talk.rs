@@ -116,7 +116,7 @@ async fn on_a_full_disk_one_request_to_stop_ends_it() {
     let local = Local::serving(on_a_small_disk(&file)).await.ok().unwrap();
     let table = DynamoTable::new(&client::dynamodb(local.value("AWS_ENDPOINT_URL")), TABLE);
     let limiter = Limiter::builder(CompositeStore::with_table(table))
-        .deadline(Duration::from_secs(20))
+        .deadline(Duration::from_secs(5))
         .on_unavailable(OnUnavailable::Deny)
         .build();
     let mut granted = 0;
