@@ -49,7 +49,8 @@ fn build(scratch: &Path, program: &str) -> Result<()> {
     fs::write(scratch.join("src/main.rs"), program).context("cannot write a program")?;
     let mut cargo = process::cargo();
     cargo.args(["run", "--quiet", "--manifest-path"]).arg(scratch.join("Cargo.toml"));
-    cargo.arg("--target-dir").arg(workspace::target_dir().join("package/build"));
+    // In the target folder of the workspace, so that most of it is compiled already.
+    cargo.arg("--target-dir").arg(workspace::target_dir());
     process::run(&mut cargo)?;
     println!("the README's example runs against {PACKAGES:?} {VERSION} as packaged");
     Ok(())

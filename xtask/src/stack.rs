@@ -61,10 +61,10 @@ impl Cloud {
             ("AWS_DEFAULT_REGION", "us-east-1"),
             ("AWS_PAGER", ""),
             ("SAM_CLI_TELEMETRY", "0"),
-            // The deployed program is the same without LTO; `cargo xtask lambda` measures its size.
+            // The deployed program does the same without optimisation; `cargo xtask lambda` measures its size.
             ("CARGO_PROFILE_RELEASE_LTO", "off"),
             ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
             ("__SAM_CLI_APP_DIR", &workspace::engines_dir().join("sam-home").to_string_lossy()),
             ("PATH", &path.to_string_lossy()),
         ]);
