@@ -11,7 +11,7 @@ pub struct Acquire<'a> {
     pub amounts: &'a Amounts,
     /// The limits that the bucket should have.
     pub configuration: &'a Configuration,
-    /// The id of the request, the same for all its attempts.
+    /// The id of the request.
     pub id: &'a RequestId,
     /// The time for which a claim serves later writers.
     pub interval: ClaimInterval,

@@ -52,14 +52,16 @@ impl Claim {
         let forgiven = refill.forgiven(tokens, since, until);
         let may_forgive = refill.forgiven(-1, since, until) > 0;
         let gap = forgiven + accrued + i128::from(returned.get());
-        // Room for what accrues in the next interval, so that its writers need no claim of their
-        // own. A request for the whole burst takes it: then nothing is left for them.
+        // After this write the balance shall be below its cap by what accrues in the next interval, so
+        // that its writers need no claim of their own. The amount that this write takes is a part of
+        // that room; the headroom is the rest.
         let amount = i128::from(amount.get()).max(0);
         let accrues = refill.gap(interval.before(until), until);
         // A calendar limit keeps none: it would withhold tokens until the next boundary.
-        let is_even = refill.calendar().is_none();
-        let headroom = if is_even { (accrues - amount).min(cap - amount).max(0) } else { 0 };
-        // A claim of a whole interval is cut where it would leave less than the headroom. A shorter
+        let accrues_evenly = refill.calendar().is_none();
+        let headroom = if accrues_evenly { (accrues - amount).min(cap - amount).max(0) } else { 0 };
+        // A claim of a whole interval is cut where it would leave less than the headroom, and a cut claim
+        // leaves all of it. A shorter
         // one is cut only where it would exceed the cap: otherwise busy writers would keep the
         // bucket below its burst for ever (ADR 6).
         let room = if accrued < accrues { 0 } else { headroom };

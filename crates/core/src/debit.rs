@@ -22,8 +22,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// The balance of each limit, refill and returned tokens included, that the write requires: all
-    /// that is taken up to and including the last acquire or lease.
+    /// The least balance of each limit, refill and returned tokens included, with which the last acquire
+    /// or lease of the write succeeds: the sum of what is taken before it and by it. Corrections after it
+    /// add nothing.
     pub(crate) floors: &'a Amounts,
     /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,

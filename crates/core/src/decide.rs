@@ -26,7 +26,7 @@ pub enum Decision {
     Repair(WritePlan),
     /// The image remembers the request: it was granted.
     AlreadyApplied,
-    /// Refuse: at least one of these limits has a wait.
+    /// Refuse: at least one of these limits is violated.
     Short(Vec<LimitStatus>),
     /// Neither the configuration nor the item has this limit.
     Unknown(LimitName),
@@ -65,7 +65,7 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
 pub(crate) enum Assessment {
     /// Every balance covers it.
     Covered,
-    /// At least one of these has a wait.
+    /// At least one of these is violated.
     Short(Vec<LimitStatus>),
     /// Write this and look again.
     Repair(WritePlan),
@@ -75,7 +75,8 @@ pub(crate) enum Assessment {
     Full(LimitName),
 }
 
-/// Compares an item with the asked amounts, once some tokens are returned. `None`: there is no item.
+/// Compares an item (`None`: there is none) with the asked amounts, as if `returned` had come back
+/// before.
 pub(crate) fn assess(
     image: Option<&CompositeBucket>,
     acquire: Acquire<'_>,

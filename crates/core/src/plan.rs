@@ -18,8 +18,8 @@ pub enum WritePath {
     Normal,
     /// Consumes the balance without a claim; another writer claimed a moment ago.
     Unclaimed,
-    /// Adds whatever the balance: refunds, forced corrections, a moved expiry. Other corrections that
-    /// take use the two paths above.
+    /// Adds without a condition on the balance: refunds, forced corrections, a moved expiry. Other
+    /// corrections that take use `Normal` and `Unclaimed`.
     Adjust,
 }
 

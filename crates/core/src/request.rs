@@ -19,8 +19,9 @@ impl std::fmt::Display for BucketId {
     }
 }
 
-/// Identifies one logical request over all its attempts, so that a write whose reply was lost is
-/// recognised in the item that it changed.
+/// Identifies a request from the time it enters a queue until its outcome, so that a write whose reply
+/// was lost is recognised in the item that it changed. A write that serves several requests carries the
+/// id of one of them: the ids that an item remembers are those of its writes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(SmolStr);
 

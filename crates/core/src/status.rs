@@ -74,7 +74,7 @@ pub fn evaluate(
     evaluate_after(bucket, image, (amounts, Amounts::EMPTY), configuration, now)
 }
 
-/// The same, once some tokens are returned.
+/// The same, as if `returned` had come back before.
 pub(crate) fn evaluate_after(
     bucket: &BucketId,
     image: Option<&CompositeBucket>,
@@ -134,7 +134,7 @@ impl View<'_> {
     }
 }
 
-/// A balance after tokens are returned, as far as they fit.
+/// A balance plus the tokens that come back. The cap is not applied here.
 fn with_returned(tokens: Millitokens, returned: Millitokens) -> Millitokens {
     Millitokens::saturating(i128::from(tokens.get()) + i128::from(returned.get()))
 }

@@ -28,7 +28,7 @@ pub struct GroupedBatch<'a> {
     /// One group for each stream, shard, entity, resource and window, in the order of the first record
     /// of each bucket.
     pub groups: Vec<WindowGroup<'a>>,
-    /// Records that the batch contained more than once.
+    /// Copies of records that the batch contained already.
     pub duplicates: usize,
 }
 

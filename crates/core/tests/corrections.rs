@@ -394,6 +394,24 @@ fn ids_that_came_after_a_lost_refund_are_no_evidence_against_it() {
     assert_eq!(step, Step::Ends(Outcome::Ambiguous));
 }
 
+/// A pause may be longer while only corrections wait. The acquire of a write in doubt waits, too.
+#[test]
+fn an_acquire_in_doubt_does_not_pause_as_a_correction() {
+    let claimed = CompositeBucket { refilled_at: at(T0 + 1), ..item(50_000) };
+    for (request, only_corrects) in
+        [(acquires(1, 10_000, T0), false), (corrects(1, &[("rpm", -3_000)], T0), true)]
+    {
+        let mut process = seeing(&item(50_000));
+        process.queue.enter(request, (), at(T0));
+        let Step::Writes(_) = process.step(None, at(T0)) else { panic!("a write") };
+        process.refused(Some(&claimed), at(T0 + 2));
+        let Step::Writes(_) = process.step(None, at(T0 + 2)) else { panic!("a second write") };
+        process.queue.answered(Answer::Lost, at(T0 + 3));
+        let action = process.queue.next(at(T0 + 3), &mut || id(99));
+        assert_eq!(action, Action::Pause { in_a_row: 1, corrections_were_outrun: only_corrects });
+    }
+}
+
 /// The answer to a refund was lost, another writer came before its repetition, and then the table
 /// could not be used any more, or stayed busy: the refund may have been made.
 #[test]

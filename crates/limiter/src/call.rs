@@ -14,8 +14,8 @@ use crate::metered;
 use crate::store_error::BoxError;
 use crate::table::TableError;
 
-/// The most writes that one call attempts. An attempt fails because another writer came first or the
-/// table was throttled.
+/// After this many writes a call neither reads nor pauses any more. A write fails because another writer
+/// came first or the table was throttled.
 const WRITES_MAX: u32 = 40;
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -75,8 +75,8 @@ impl<'a> CallContext<'a> {
         self.cost.attempts >= WRITES_MAX || !self.has_time_after(Duration::ZERO)
     }
 
-    /// True if another attempt after this pause can be answered before the deadline: the result of
-    /// an attempt that is ended by the deadline is unknown.
+    /// True if the deadline is after this pause. Once a write was attempted, also after the quickest
+    /// answer: the result of an attempt that is ended by the deadline is unknown.
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.deadline

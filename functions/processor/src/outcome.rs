@@ -6,7 +6,7 @@ use sluicegate_core::keys::ItemKey;
 
 use crate::report::Report;
 
-/// A failure without a position to report: the whole event must come again.
+/// The reason why an event fails as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
     /// The event must come again as a whole. Either a record without a readable position could not be
@@ -31,8 +31,8 @@ pub enum HandleError {
 /// The answer to Lambda, and the details of the event.
 #[derive(Debug)]
 pub struct Outcome {
-    /// At most one identifier: the lowest position that must be delivered again. An error if a
-    /// failure concerns a record that has no position to report.
+    /// At most one identifier: the lowest position that must be delivered again. An error if the
+    /// lowest failure has no position to report, or if the alerts that wait could not be read.
     pub response: Result<DynamoDbEventResponse, HandleError>,
     /// Figures of the event.
     pub report: Report,

@@ -30,7 +30,7 @@ use crate::write_error::WriteError;
 /// many connections.
 const WRITES_AT_ONCE: usize = 16;
 
-/// The part of a batch's time that deliveries of alerts may take: they must not hold the stream up.
+/// The most time that deliveries of alerts take after a batch: they must not hold the stream up.
 const DELIVERY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Counts the records of stream events in usage windows; cheap to clone.

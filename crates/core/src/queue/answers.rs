@@ -72,7 +72,8 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(shared) = self.shared.take() else { return };
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
-        // A transaction that is sent again succeeds also if it was done long before.
+        // An attempt whose answer was lost may have been done long before the one that succeeded, and
+        // other writes may have come since.
         let is_new = !shared.is_in_doubt;
         self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
         if shared.is_in_doubt {
@@ -80,11 +81,11 @@ impl<W> WriteQueue<W> {
             let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have
             // pushed its id out of the item.
-            let refunds = shared
+            let has_refund = shared
                 .members
                 .iter()
                 .any(|member| member.returns_tokens() && !member.asks_for_tokens());
-            self.counts.ambiguous += u32::from(is_ambiguous || refunds);
+            self.counts.ambiguous += u32::from(is_ambiguous || has_refund);
         }
         self.end_unacked();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
@@ -113,7 +114,8 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Normal;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // A claim succeeds only on the refill time of `before`: no other process claimed.
+                // A claim succeeds only on the refill time of `before`: no other process claimed. The
+                // item that another write leaves shows if one did.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe(*index, found, now);
             }
@@ -309,7 +311,8 @@ impl<W> WriteQueue<W> {
                     Upkeep::Extend => self.end_extension(),
                 }
             }
-            // The refusal that waited does not fail with it. It reads again first.
+            // The request that was to be refused after this write does not fail with it. The queue reads
+            // again before it refuses.
             (_, Upkeep::Reconfigure) => {
                 self.members().for_each(|member| member.seen_since_entry = Default::default());
             }

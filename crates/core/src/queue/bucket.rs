@@ -51,7 +51,9 @@ impl Known {
             && u64::try_from(age_ms).is_ok_and(|age| age <= refusal_age_max_ms)
     }
 
-    /// True if this answer was overtaken by another: it shows an earlier state.
+    /// True if this answer shows an earlier state than the other for certain: its last claim is older.
+    /// Images of the same claim are not told apart. Taking the older one is safe, because a plan has
+    /// conditions.
     #[must_use]
     pub fn is_older_than(&self, other: &Self) -> bool {
         match (&self.image, &other.image) {

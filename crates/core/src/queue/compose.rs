@@ -29,7 +29,7 @@ impl<W> WriteQueue<W> {
         let lacks_limits = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
             bucket.image().is_none() && drafted.configuration.is_none()
         };
-        if shared.draft.is_mixed() && !self.follow(&shared.draft)
+        if shared.draft.is_mixed() && !self.items_follow(&shared.draft)
             || self.buckets.iter().zip(&shared.draft.buckets).any(lacks_limits)
         {
             self.give_up_write();
@@ -71,9 +71,11 @@ impl<W> WriteQueue<W> {
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
+            // After an outrun fewer requests share a write: one that needs the whole balance loses to any
+            // write that takes part of it.
             if member.asks_for_tokens() && self.outruns_in_a_row > 0 && taking >= self.requests_max
             {
-                // A write that needs the whole balance loses to any write that takes part of it.
+                // It was not passed over, only left for later.
                 member.passed_over_at = None;
                 self.waiting.push(member);
                 continue;
@@ -98,11 +100,11 @@ impl<W> WriteQueue<W> {
             }
             self.waiting.push(member);
         }
-        // A refund without a caller is sent only with another request, or if a waiting request needs
-        // its tokens.
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        let is_waited_for = upkeep.is_none() && !wants_read && !self.is_idle();
-        if has_caller || is_waited_for && !members.is_empty() {
+        // Without a caller the members are refunds. They are sent alone only if a request waits that
+        // neither an upkeep nor a read would help first: it needs their tokens.
+        let needs_refunds = upkeep.is_none() && !wants_read && !self.is_idle();
+        if has_caller || needs_refunds && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
         }
         members.append(&mut self.waiting);
@@ -130,7 +132,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if others usually changed the item meanwhile: a read costs less than a write that fails.
+    /// True if other processes usually claimed since the image was taken: a read costs less than a write
+    /// that fails.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {

@@ -1,8 +1,9 @@
-//! An estimate of how often other processes write a bucket.
+//! An estimate of how often other processes claim the refill of a bucket.
 
 use crate::{ClaimInterval, CompositeBucket, EpochMillis};
 
-/// An estimate of how often other processes write a bucket, as two running shares in 1024ths.
+/// An estimate of how often other processes claim the refill of a bucket, as two running shares in
+/// 1024ths. A write without a claim shows in neither.
 ///
 /// With many processes on one bucket every image is out of date. From earlier answers the queue
 /// chooses one of three: to trust the image, to assume that another process has claimed since, or to
@@ -11,7 +12,7 @@ use crate::{ClaimInterval, CompositeBucket, EpochMillis};
 pub struct ContentionEstimate {
     /// The share of answers that showed a claim of another process within the last interval.
     claimed: u32,
-    /// The share of answers that showed any change.
+    /// The share of answers that showed a newer claim than the image had, however old.
     moved: u32,
 }
 
@@ -49,7 +50,7 @@ impl ContentionEstimate {
         self.claimed * 2 >= WHOLE
     }
 
-    /// True if the item has usually changed.
+    /// True if another process has usually claimed since the image was taken.
     pub(super) const fn is_moving(self) -> bool {
         self.moved * 2 >= WHOLE
     }

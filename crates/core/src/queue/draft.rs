@@ -17,8 +17,9 @@ use crate::{
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// The balance of each limit, refill and returned tokens included, that the write requires: all
-    /// that is taken up to and including the last acquire or lease.
+    /// The least balance of each limit, refill and returned tokens included, with which the last acquire
+    /// or lease of the write succeeds: the sum of what is taken before it and by it. Corrections after it
+    /// add nothing.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
@@ -142,8 +143,8 @@ impl BucketDraft {
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
-        // Without a correction nothing is cut: an acquire may take refill that this write claims, and
-        // its floor counts that refill.
+        // The range is that of the stored balance. An acquire may take refill that this write claims,
+        // and would be cut wrongly; only a correction can leave the range.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),

@@ -4,7 +4,7 @@
 use super::draft::Draft;
 use super::lease_terms::LeaseTerms;
 use super::member::Member;
-use super::place::{Placed, follows, shares};
+use super::place::{Placed, item_follows, may_join};
 use super::request::Outcome;
 use super::state::{Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
@@ -38,7 +38,7 @@ impl<W> WriteQueue<W> {
         if draft.acquires
             || draft.debits
             || draft.is_forced
-            || !shares(drafted.configuration.as_deref(), configuration)
+            || !may_join(drafted.configuration.as_deref(), configuration)
         {
             return Placed::Later;
         }
@@ -46,7 +46,7 @@ impl<W> WriteQueue<W> {
         returned += &terms.returned;
         let mut leased =
             lease_size(&bucket.id, image, &terms.wanted, &returned, configuration, now);
-        if draft.corrects && !follows(bucket, configuration, &leased) {
+        if draft.corrects && !item_follows(bucket, configuration, &leased) {
             return Placed::Later;
         }
         if !leased.is_empty() {

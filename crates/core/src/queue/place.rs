@@ -50,10 +50,10 @@ impl<W> WriteQueue<W> {
                 return Placed::Out(Outcome::OutdatedLimits(index));
             }
             let drafted = &draft.buckets[index];
-            if !shares(drafted.configuration.as_deref(), configuration) || draft.is_forced {
+            if !may_join(drafted.configuration.as_deref(), configuration) || draft.is_forced {
                 return Placed::Later;
             }
-            if draft.corrects && !follows(bucket, configuration, &wanted.amounts) {
+            if draft.corrects && !item_follows(bucket, configuration, &wanted.amounts) {
                 return Placed::Later;
             }
             let Some(least) = drafted.floors_with(&wanted.amounts) else { return Placed::Later };
@@ -134,8 +134,10 @@ impl<W> WriteQueue<W> {
             member.dropped.extend(gone.into_iter().map(|(limit, _)| limit));
             let of_acquires = draft.buckets[index].configuration.as_deref();
             let may_share = match (of_acquires, image) {
-                (Some(configuration), Some(_)) => follows(bucket, configuration, Amounts::EMPTY),
-                (Some(configuration), None) => shares(Some(configuration), &wanted.configuration),
+                (Some(configuration), Some(_)) => {
+                    item_follows(bucket, configuration, Amounts::EMPTY)
+                }
+                (Some(configuration), None) => may_join(Some(configuration), &wanted.configuration),
                 (None, _) => true,
             };
             if !may_share {
@@ -164,24 +166,24 @@ impl<W> WriteQueue<W> {
     }
 
     /// True if the items still follow the limits of a draft that corrects and takes.
-    pub(super) fn follow(&self, draft: &Draft) -> bool {
+    pub(super) fn items_follow(&self, draft: &Draft) -> bool {
         self.buckets.iter().zip(&draft.buckets).all(|(bucket, drafted)| {
             drafted
                 .configuration
                 .as_ref()
-                .is_none_or(|configuration| follows(bucket, configuration, &drafted.floors))
+                .is_none_or(|configuration| item_follows(bucket, configuration, &drafted.floors))
         })
     }
 }
 
 /// True if requests with these limits can go in one write.
-pub(super) fn shares(first: Option<&Configuration>, other: &Configuration) -> bool {
+pub(super) fn may_join(first: Option<&Configuration>, other: &Configuration) -> bool {
     first.is_none_or(|first| std::ptr::eq(first, other) || first == other)
 }
 
 /// True if the item follows a configuration: otherwise a write with it may remove or change what
 /// a correction concerns.
-pub(super) fn follows(
+pub(super) fn item_follows(
     bucket: &QueueBucket,
     configuration: &Configuration,
     amounts: &Amounts,

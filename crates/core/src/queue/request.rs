@@ -61,7 +61,7 @@ pub enum Outcome {
     /// The item of this bucket follows newer stored limits than the request: read them again, and
     /// enter again.
     OutdatedLimits(usize),
-    /// Neither the request nor the item of this bucket knows the limit.
+    /// Neither the request nor the item of one of its buckets knows the limit.
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     Full(usize, LimitName),
@@ -122,7 +122,7 @@ pub enum Action {
     Pause {
         /// Pauses of this queue in a row, this one included.
         in_a_row: u32,
-        /// True if other writers came first and no caller waits for tokens.
+        /// True if other writers came first and no request asks for tokens.
         corrections_were_outrun: bool,
     },
 }

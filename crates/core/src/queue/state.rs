@@ -212,8 +212,10 @@ impl<W> WriteQueue<W> {
         self.buckets.iter().map(image).collect()
     }
 
+    /// True if no request asks for tokens, neither one that waits nor one of a write in doubt.
     pub(super) fn only_corrects(&self) -> bool {
-        !self.waiting.iter().any(Member::asks_for_tokens)
+        let in_doubt = self.shared.iter().flat_map(|shared| &shared.members);
+        !self.waiting.iter().chain(in_doubt).any(Member::asks_for_tokens)
     }
 
     pub(super) fn resolve(&mut self, member: Member<W>, outcome: Outcome) {

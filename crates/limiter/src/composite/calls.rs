@@ -129,7 +129,8 @@ pub(super) async fn transact<T: Table>(
             if let Some((_, was_marked)) = mark {
                 was_marked.store(true, Ordering::Relaxed);
             }
-            // Nothing was written, so this says nothing of the buckets.
+            // An earlier write made the correction, so it is done. This one wrote nothing, and has no
+            // images.
             return TableReply::written(Answer::Written(Vec::new()), refused_units);
         }
         Err(TransactError::Table(table_error)) => return TableReply::of_error(table_error),

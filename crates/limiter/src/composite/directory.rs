@@ -1,4 +1,5 @@
-//! Remembers records of entities and limits for a minute, missing records included.
+//! Remembers for a minute the record of each entity and the stored limits of each level, also that
+//! there is none.
 //!
 //! A bucket follows the newest change of each level that any process has seen, so this cache may be
 //! a minute behind without other harm.

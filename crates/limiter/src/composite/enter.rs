@@ -16,7 +16,8 @@ use crate::table::TableError;
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
     /// `request` builds the request. It is called again if the caller leaves before it learns the
-    /// outcome: then the tokens of the request must come back.
+    /// outcome: its id finds the request in the queue, and if it took effect unseen, its tokens are given
+    /// back.
     pub(super) async fn submit(
         self: &Arc<Self>,
         calls: &dyn Calls,
@@ -25,7 +26,7 @@ impl Lane {
         clock: &dyn Clock,
     ) -> Result<Resolved, Expired> {
         let (sender, receiver) = oneshot::channel();
-        let mut open = LeaveOnDrop { lane: self, request, receiver, is_open: true };
+        let mut entered = LeaveOnDrop { lane: self, request, receiver, is_open: true };
         let replies_before = {
             let mut state = self.lock();
             self.adopt_images(&mut state);
@@ -38,12 +39,12 @@ impl Lane {
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
         let mut timer = Timer { sleep: sleep.as_mut(), deadline };
         let resolved = loop {
-            if let Ok(resolved) = open.receiver.try_recv() {
+            if let Ok(resolved) = entered.receiver.try_recv() {
                 break Some(resolved);
             }
             match self.lead() {
                 Some(leading) => {
-                    let receiver = &mut open.receiver;
+                    let receiver = &mut entered.receiver;
                     if !leading.lead_until_resolved(receiver, &mut timer, calls, clock).await {
                         break None;
                     }
@@ -52,7 +53,7 @@ impl Lane {
                     let late = self.lock().leader_due_at.unwrap_or(deadline);
                     tokio::select! {
                         biased;
-                        resolved = &mut open.receiver => break resolved.ok(),
+                        resolved = &mut entered.receiver => break resolved.ok(),
                         // This caller leads next. If its own request was resolved meanwhile, it
                         // returns, and the leader that resolved it goes on.
                         () = self.free.notified() => {}
@@ -64,13 +65,13 @@ impl Lane {
             }
         };
         if let Some(resolved) = resolved {
-            open.is_open = false;
+            entered.is_open = false;
             return Ok(resolved);
         }
         let is_asking = self.lock().queue.is_asking();
-        let (on_leave, cost) = open.leave();
+        let (on_leave, cost) = entered.leave();
         // It may have been resolved at this very moment.
-        if let Ok(resolved) = open.receiver.try_recv() {
+        if let Ok(resolved) = entered.receiver.try_recv() {
             return Ok(resolved);
         }
         let state = self.lock();

@@ -51,11 +51,11 @@ struct EntryState {
     cascade: Option<(BucketId, Arc<Lane>)>,
 }
 
-/// A configuration as it was last put together, and the time until which it is valid.
+/// A configuration as it was last put together, and the stored levels that it was made from.
 #[derive(Debug, Clone)]
 pub(super) struct KnownConfiguration {
     pub(super) configuration: Arc<Configuration>,
-    /// The stored levels that it was made from; `None`: it holds explicit limits alone.
+    /// `None`: it holds explicit limits alone.
     pub(super) made_from: Option<MadeFrom>,
 }
 

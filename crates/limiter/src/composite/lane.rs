@@ -22,8 +22,8 @@ use crate::lock::lock;
 use crate::metered;
 use crate::table::TableError;
 
-/// After this time without an answer the lane asks again, because all callers wait for it: 500 ms,
-/// or twice the last answer's time if longer; doubled after each silence.
+/// The bounds of the time after which a lane without an answer asks again, because all callers wait for
+/// it: twice the last answer's time, doubled after each silence.
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(500);
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// A leader may be late by this much before another caller takes over: the leader's owner may not

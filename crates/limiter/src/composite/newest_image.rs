@@ -15,7 +15,7 @@ impl NewestImage {
         lock(&self.0).clone()
     }
 
-    /// Keeps the content of an answer, unless something newer is known: answers overtake each
+    /// Keeps the content of an answer, unless one with a newer claim is known: answers overtake each
     /// other.
     pub(super) fn learn_if_newer(&self, new: Known) {
         let mut known = lock(&self.0);

@@ -64,6 +64,7 @@ pub(super) struct Expired {
     pub(super) on_leave: OnLeave,
     pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,
-    /// True if the table did not answer while the request waited.
+    /// True if a call was in flight when the time was over, and the table answered none since the request
+    /// entered.
     pub(super) is_silent: bool,
 }

@@ -53,7 +53,7 @@ pub(super) const fn came_from_store(invalid: &InvalidRequest) -> bool {
     matches!(invalid, InvalidRequest::UnknownLimit(_) | InvalidRequest::BucketFull { .. })
 }
 
-/// True if the result came from the store.
+/// True unless the result is an outage.
 pub(super) fn is_answer<T, E: MaybeOutage>(result: &Result<T, E>) -> bool {
     result.as_ref().err().and_then(MaybeOutage::outage).is_none()
 }

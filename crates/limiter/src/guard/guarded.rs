@@ -12,13 +12,15 @@ use crate::degraded::OnUnavailable;
 use crate::metered;
 use crate::store::Store;
 
-/// The limiter must not dominate a gateway's latency budget.
+/// The default deadline of an acquire or a peek. The limiter must not dominate a gateway's latency
+/// budget.
 const DEADLINE: Duration = Duration::from_millis(250);
 
-/// Callers rarely wait for a correction, and one that fails is lost.
+/// The default deadline of a correction. It is longer, because callers rarely wait for one, and many
+/// never repeat one that failed.
 const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Time for name resolution, a TLS handshake and credentials.
+/// The default deadline of the first call: time for name resolution, a TLS handshake and credentials.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The store of a limiter. It knows no limiter: the caller uses the answer.

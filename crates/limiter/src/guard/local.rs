@@ -107,7 +107,7 @@ impl Local {
         now: EpochMillis,
         counters: &Counters,
     ) -> Result<Vec<BucketGrant>, AcquireError> {
-        if let Some(part) = self.take_again(request, now, counters) {
+        if let Some(part) = self.take_in_place(request, now, counters) {
             return Ok(vec![part]);
         }
         let targets = self.targets(request);
@@ -139,7 +139,7 @@ impl Local {
     /// Takes from a single bucket without copying it. This works if an earlier request took from the
     /// bucket by the same limits: the usual case of an outage. `None`, and nothing is taken: this
     /// function cannot decide the request.
-    fn take_again(
+    fn take_in_place(
         &self,
         request: &Request,
         now: EpochMillis,

@@ -152,7 +152,8 @@ impl<L> AcquireRequest<L> {
     }
 
     /// The most time that this call may take, and each correction of its permit; waiting for tokens
-    /// is not counted. It also holds for the first call of a process.
+    /// is not counted. It also replaces the longer connect deadline of
+    /// a process's first call.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(as_deadline(deadline));
         self
