@@ -385,7 +385,7 @@ class NeverAdmissibleError(SluicegateError):
     limits: list[LimitStatus]
 
 class ContendedError(SluicegateError):
-    """Too many other writers at once: nothing was taken."""
+    """Too many other writers at once. A write that the deadline ended may still take its tokens."""
 
 class UnavailableError(SluicegateError):
     """The store did not answer. A correction of a permit may be repeated: it is made once."""

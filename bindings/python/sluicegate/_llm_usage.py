@@ -19,15 +19,36 @@ def tokens_of_bytes(length: int) -> int:
 
 def output_tokens(data: Mapping[str, Any], unset: int) -> int:
     """The most output tokens of a call, or ``unset`` for each choice if it sets no bound."""
-    caps = (data.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
-    cap = next((cap for cap in caps if isinstance(cap, int)), unset)
-    choices = data.get("n")
-    return min(max(cap, 0) * max(choices if isinstance(choices, int) else 1, 1), TOKENS_MAX)
+    gemini = data.get("generationConfig")
+    places = (data, gemini if isinstance(gemini, Mapping) else {})
+    caps = [_number(place.get(name)) for place in places for name in _CAPS]
+    cap = max((cap for cap in caps if cap is not None), default=unset)
+    choices = max(_number(data.get("n")) or 1, _number(data.get("best_of")) or 1, 1)
+    prompts = data.get("prompt")
+    if isinstance(prompts, list) and not all(isinstance(item, int) for item in prompts):
+        choices *= max(len(prompts), 1)
+    return min(max(cap, 0) * choices, TOKENS_MAX)
+
+
+_CAPS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens")
+
+
+def _number(value: Any) -> int | None:
+    """A whole number, also as LiteLLM reads it: ``9000.0`` or ``"9000"``."""
+    try:
+        return min(int(float(value)), TOKENS_MAX)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+_PARTS = (
+    *("messages", "prompt", "input", "system", "instructions", "contents", "tools", "functions"),
+    *("response_format", "text", "systemInstruction"),
+)
 
 
 def prompt_tokens(data: Mapping[str, Any]) -> int:
-    parts = ("messages", "prompt", "input", "system", "instructions", "contents", "tools", "functions")
-    return sum(_estimated(data[part]) for part in parts if data.get(part))
+    return sum(_estimated(data[part]) for part in _PARTS if data.get(part))
 
 
 def _estimated(part: Any) -> int:
@@ -38,10 +59,12 @@ def _estimated(part: Any) -> int:
         # A prompt may be a list of token ids.
         return sum(1 if isinstance(item, int) else _estimated(item) for item in part)
     if isinstance(part, Mapping):
-        if any(word in str(part.get("type", "")) for word in ("image", "audio", "file", "video")):
+        is_media = any(word in str(part.get("type", "")) for word in ("image", "audio", "file", "video"))
+        if is_media and "content" not in part and "text" not in part:
             return MEDIA_TOKENS
-        # The role and the structure of a message are about four tokens.
-        return 4 + sum(_estimated(value) for value in part.values())
+        # The role and the structure of a message are about four tokens. Longer keys name parameters.
+        keys = sum(len(str(key)) for key in part)
+        return max(4, tokens_of_bytes(keys)) + sum(_estimated(value) for value in part.values())
     return 1
 
 

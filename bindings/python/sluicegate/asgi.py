@@ -9,7 +9,7 @@
         consume={"rpm": 1},
     )
 
-Every response to a limited request has the fields ``RateLimit-Policy`` and ``RateLimit`` of
+Every response to a limited request whose balances are known has the fields ``RateLimit-Policy`` and ``RateLimit`` of
 draft-ietf-httpapi-ratelimit-headers-10, as the crate ``sluicegate-tower`` sends them. A refusal is a problem
 (RFC 9457): 429 with ``Retry-After``; 400 if it asks for more than a limit ever grants; 503 if the store did
 not decide. A handler corrects the cost by ``scope["state"]["permit"]`` (``request.state.permit``).
@@ -80,16 +80,17 @@ class RateLimitMiddleware:
         consume = self._consume(scope) if callable(self._consume) else self._consume
         try:
             permit = await self._limiter.acquire(entity, self._resource(scope), consume, **self._options)
-        except (sluicegate.SluicegateError, sluicegate.InvalidRequestError) as error:
+        except (sluicegate.SluicegateError, ValueError) as error:
             await _respond(send, refusal(error), entity, consume)
             return
-        scope.setdefault("state", {})["permit"] = permit
+        # A server may give the requests of one connection the same dictionary.
+        scope["state"] = {**scope.get("state", {}), "permit": permit}
 
         async def send_with_fields(message: Message) -> None:
             # The application may have corrected the cost. A limiter in shadow mode slows no client down.
             if message["type"] == "http.response.start" and not self._limiter.shadow:
                 fields = rate_limit_fields(permit.remaining, entity)
-                message["headers"] = [*message.get("headers", ()), *fields]
+                message = {**message, "headers": [*message.get("headers", ()), *fields]}
             await send(message)
 
         await self._app(scope, receive, send_with_fields)
@@ -134,7 +135,7 @@ def rate_limit_fields(
         if period_ms is not None and wanted <= burst:
             missing = max(wanted - status.available, Decimal(0))
             reset_s = min(math.ceil(math.ceil(missing * period_ms / amount) / 1_000), INTEGER_MAX)
-            if not status.violated and retry_after_s is not None:
+            if retry_after_s is not None:
                 # Retry-After must not be earlier than any `t` (section 6 of the draft).
                 reset_s = min(reset_s, retry_after_s)
         left.append(

@@ -56,7 +56,10 @@ _FIELDS = {
     "end_user": ("end_user_id", "api_key"),
 }
 _WITHOUT_TOKENS = ("image", "audio", "transcription", "speech", "rerank", "moderation", "video", "ocr")
+_FALLBACKS = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
 _TOKENS = frozenset({"rpm", "tpm", "input", "output"})
+# A correction is repeated after these. Credentials may expire, and be renewed.
+_PASSING = (sluicegate.UnavailableError, sluicegate.ContendedError, sluicegate.SetupError)
 
 
 @dataclass
@@ -69,6 +72,8 @@ class _Reservation:
     prompt: int
     has_tokens: bool
     streamed_bytes: int = 0
+    # The usage of an answer that is no stream.
+    usage: Usage | None = None
     # The model has begun to answer.
     begun: bool = False
     settled: bool = False
@@ -149,6 +154,8 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         models = _deployments(data["model"])
         if "," in data["model"] and len(models) == 1:
             raise HTTPException(400, {"error": "name one model: each has limits of its own"})
+        if any(data.get(name) for name in _FALLBACKS):
+            raise HTTPException(400, {"error": "name no fallbacks: each model has limits of its own"})
         prompt = prompt_tokens(data)
         has_tokens = not any(kind in call_type for kind in _WITHOUT_TOKENS)
         consume = self._estimate(data, call_type, models, prompt) if has_tokens else self._least()
@@ -163,7 +170,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
                 options = {"parent": parent, "parent_limits": self._parent_limits}
         try:
             permit = await self._limiter().acquire(entity, resource, consume, **options)
-        except (sluicegate.SluicegateError, sluicegate.InvalidRequestError) as error:
+        except (sluicegate.SluicegateError, ValueError) as error:
             raise _response(error) from error
         self._current.set(_Reservation(_call_id(data), permit, models, prompt, has_tokens))
 
@@ -187,15 +194,17 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
 
     def _amounts(self, models: list[str], usage: Usage) -> Amounts:
         """The amounts of a call by limit. Raises ``UnknownPriceError`` if they need a price that is not known."""
-        input = usage.input + usage.cached_input + usage.cache_write
-        known = {"rpm": 1, "tpm": input + usage.output, "input": input, "output": usage.output}
-        amounts = {name: Decimal(amount) for name, amount in known.items()}
-        if any(_base(name) not in _TOKENS for name in self._counts):
-            amounts |= self._cost(models, usage)
-        missing = [name for name in self._counts if _base(name) not in amounts]
+        money = [name for name in self._counts if _base(name) not in _TOKENS]
+        cost = self._cost(models, usage) if money else {}
+        missing = [name for name in money if _base(name) not in cost]
         if missing:
             raise sluicegate.UnknownPriceError(f"no price of {', '.join(models)} in {', '.join(missing)}")
-        return {name: amounts[_base(name)] for name in self._counts}
+        return self._token_amounts(usage) | {name: cost[_base(name)] for name in money}
+
+    def _token_amounts(self, usage: Usage) -> Amounts:
+        input = usage.input + usage.cached_input + usage.cache_write
+        known = {"rpm": 1, "tpm": input + usage.output, "input": input, "output": usage.output}
+        return {name: Decimal(known[_base(name)]) for name in self._counts if _base(name) in _TOKENS}
 
     def _cost(self, models: list[str], usage: Usage) -> Amounts:
         """The highest cost of the deployments. The last name is the proxy's own, for those without a price."""
@@ -216,26 +225,36 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         reservation = self._of_call(kwargs.get("litellm_call_id"))
         if reservation is None:
             return
-        usage, charged = reported(kwargs, response_obj), kwargs.get("response_cost")
+        usage = reported(kwargs, response_obj)
+        charged: Any = kwargs.get("response_cost")
         names = [name for name in (kwargs.get("model"), getattr(response_obj, "model", None)) if name]
         provider = kwargs.get("custom_llm_provider")
         named = [f"{provider}/{name}" for name in names if provider] + names
         amounts: Amounts = {}
+        # LiteLLM knows what its price list does not say: audio, long contexts, a deployment's own prices.
+        is_charged = (
+            (self._prices is None or not reservation.has_tokens)
+            and isinstance(charged, int | float)
+            and charged > 0
+        )
         if kwargs.get("cache_hit") is True:
             # The proxy answered from its cache: no model was asked.
             amounts = {name: Decimal(0) for name in self._counts if _base(name) != "rpm"}
+        elif is_charged:
+            cost = Decimal(str(round(charged, 9)))
+            amounts = {name: cost for name in self._counts if _base(name) == "usd"}
+            if usage is not None and reservation.has_tokens:
+                amounts |= self._token_amounts(usage)
         elif usage is not None and reservation.has_tokens:
+            amounts = self._token_amounts(usage)
             for model in [*named, *reservation.models]:
                 try:
-                    amounts = self._amounts([model], usage)
+                    amounts |= self._amounts([model], usage)
                     break
                 except sluicegate.UnknownPriceError:
                     continue
             else:
                 log.error("the model %s has no price: its estimate stays taken", names)
-        elif isinstance(charged, int | float) and charged > 0:
-            cost = Decimal(str(round(charged, 9)))
-            amounts = {name: cost for name in self._counts if _base(name) == "usd"}
         if amounts:
             permit = reservation.permit
             await self._correct(reservation, lambda: permit.correct_to(**amounts))
@@ -250,10 +269,18 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         # A retry or another model may follow a failed attempt; only this event is the end of the request.
         # LiteLLM may have given the request another id meanwhile.
         reservation = self._current.get()
-        if reservation is not None and reservation.begun:
+        if reservation is not None and (reservation.begun or reservation.usage is not None):
             await self._count_streamed(reservation)
         elif reservation is not None:
             await self._correct(reservation, reservation.permit.release)
+
+    async def async_post_call_success_deployment_hook(
+        self, request_data: dict[str, Any], response: Any, call_type: object
+    ) -> None:
+        # A guardrail may refuse the answer afterwards. It was made, and LiteLLM reports a failure only.
+        reservation = self._of_call(_call_id(request_data))
+        if reservation is not None:
+            reservation.usage = reported({}, response)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -272,7 +299,8 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             raise
 
     async def _count_streamed(self, reservation: _Reservation) -> None:
-        usage = Usage(input=reservation.prompt, output=tokens_of_bytes(reservation.streamed_bytes))
+        streamed = Usage(input=reservation.prompt, output=tokens_of_bytes(reservation.streamed_bytes))
+        usage = reservation.usage or streamed
         amounts = self._amounts(reservation.models, usage)
         await self._correct(reservation, lambda: reservation.permit.correct_to(**amounts))
 
@@ -292,11 +320,18 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             await correction()
         except sluicegate.AmbiguousError as error:
             log.warning("a correction counts as made: %s", error)
-        except (sluicegate.UnavailableError, sluicegate.ContendedError):
-            task = self._background(self._repeat(correction))
-            self._repeating[task] = correction
-            # A task that is cancelled at the end of the process leaves its correction to `close`.
-            task.add_done_callback(lambda task: task.cancelled() or self._repeating.pop(task, None))
+        except asyncio.CancelledError:
+            # LiteLLM gives an event 20 seconds.
+            self._repeat_soon(correction)
+            raise
+        except _PASSING:
+            self._repeat_soon(correction)
+
+    def _repeat_soon(self, correction: Callable[[], sluicegate.Call[None]]) -> None:
+        task = self._background(self._repeat(correction))
+        self._repeating[task] = correction
+        # A task that is cancelled at the end of the process leaves its correction to `close`.
+        task.add_done_callback(lambda task: task.cancelled() or self._repeating.pop(task, None))
 
     async def _repeat(self, correction: Callable[[], sluicegate.Call[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -310,7 +345,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             except sluicegate.AmbiguousError as error:
                 log.warning("a correction counts as made: %s", error)
                 return
-            except (sluicegate.UnavailableError, sluicegate.ContendedError) as error:
+            except _PASSING as error:
                 if loop.time() > end:
                     log.error("a correction was not made in %d s: %s", CORRECTION_S, error)
                     return
@@ -474,5 +509,8 @@ def _deployments(model: str) -> list[str]:
     names = []
     for deployment in listed or []:
         info, params = deployment.get("model_info") or {}, deployment.get("litellm_params") or {}
-        names.append(info.get("base_model") or params.get("base_model") or params.get("model"))
+        # LiteLLM keeps the prices that its configuration sets under the deployment's id.
+        priced = params.get("input_cost_per_token") is not None or info.get("input_cost_per_token") is not None
+        own = info.get("id") if priced else None
+        names.append(own or info.get("base_model") or params.get("base_model") or params.get("model"))
     return [*(name for name in dict.fromkeys(names) if name), model]

@@ -29,7 +29,7 @@ create_exception!(
     sluicegate,
     ContendedError,
     SluicegateError,
-    "Too many other writers at once: nothing was taken."
+    "Too many other writers at once. A write that the deadline ended may still take its tokens."
 );
 create_exception!(
     sluicegate,

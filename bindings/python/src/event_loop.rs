@@ -129,16 +129,22 @@ impl Inbox {
         while matches!((&self.receiver).read(&mut bytes), Ok(count) if count == bytes.len()) {}
         let done =
             std::mem::take(&mut *self.notes.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut result = Ok(());
         for number in done {
             let future = self.waiting().1.remove(&number);
-            if let Some(future) = future
-                && !future.bind(py).call_method0("done")?.is_truthy()?
-            {
-                future.bind(py).call_method1("set_result", (py.None(),))?;
-            }
+            // A signal handler may raise in here: the other tasks must still wake.
+            result = future.map_or(Ok(()), |future| end(future.bind(py))).and(result);
         }
-        Ok(())
+        result
     }
+}
+
+/// Ends a future, unless it was cancelled.
+fn end(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    if !future.call_method0("done")?.is_truthy()? {
+        future.call_method1("set_result", (future.py().None(),))?;
+    }
+    Ok(())
 }
 
 /// The event loop that runs in this thread.

@@ -70,6 +70,50 @@ def test_no_field_asks_for_more_patience_than_retry_after() -> None:
     assert refused.headers["ratelimit"] == f'"rpm";r=0;t={wait}, "tpm";r=500;t={wait}'
 
 
+def test_a_slow_limit_asks_for_no_more_patience_either() -> None:
+    app = application(sluicegate.memory(limits=["tpm=1/d"]), consume={"tpm": 1})
+    _, refused = ask(app, "/chat?tokens=1", "/chat")
+    assert refused.headers["ratelimit"] == f'"tpm";r=0;t={refused.headers["retry-after"]}'
+
+
+def test_requests_share_neither_a_message_nor_a_permit() -> None:
+    constant: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
+    seen: list[sluicegate.Permit] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["state"]["permit"])
+        await send(constant)
+        await send({"type": "http.response.body", "body": b""})
+
+    limited = RateLimitMiddleware(
+        app, limiter=sluicegate.memory(limits=["rpm=9/min"]), entity=lambda scope: "ada", consume={"rpm": 1}
+    )
+    state = {"of": "the connection"}
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def main() -> None:
+        for _ in range(2):
+            await limited({"type": "http", "headers": [], "state": state}, receive, send)
+
+    asyncio.run(main())
+    assert constant["headers"] == [] and list(state) == ["of"] and seen[0] is not seen[1]
+    assert [len(message["headers"]) for message in sent[::2]] == [2, 2]
+
+
+@pytest.mark.parametrize("entity", ["a#b", "\ud800"])
+def test_a_name_that_no_entity_has_is_a_bad_request(entity: str) -> None:
+    limiter = sluicegate.memory(limits=["rpm=9/min"])
+    app = Starlette(routes=[Route("/chat", chat)])
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, entity=lambda scope: entity, consume={"rpm": 1})
+    assert [response.status_code for response in ask(app, "/chat")] == [400]
+
+
 def test_a_request_without_an_entity_is_not_limited() -> None:
     (response,) = ask(application(sluicegate.memory(limits=["rpm=1/never", "tpm=1/never"])), "/chat", user=None)
     assert response.status_code == 200 and "ratelimit" not in response.headers

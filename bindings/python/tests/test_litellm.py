@@ -24,6 +24,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 from servers import INPUT_USD, OUTPUT_USD, Cable, Models, Served  # noqa: E402
 from fastapi import HTTPException  # noqa: E402
+from sluicegate._llm_usage import output_tokens, prompt_tokens  # noqa: E402
 from sluicegate.litellm import SluicegateLogger, from_environment  # noqa: E402
 
 # A call with 5 output tokens, and at most 40 in its prompt.
@@ -303,6 +304,98 @@ def test_a_call_of_several_models_is_refused() -> None:
     callback, _ = budget(["tpm=1000/never"])
     with pytest.raises(HTTPException, match="name one model"):
         answered(callback, {"model": "gpt-4,gpt-4o"})
+
+
+@pytest.mark.parametrize("key", ["fallbacks", "context_window_fallbacks", "content_policy_fallbacks"])
+def test_a_call_that_brings_fallbacks_is_refused(key: str) -> None:
+    callback, left = budget(["tpm=1000/never"])
+    with pytest.raises(HTTPException, match="name no fallbacks"):
+        answered(callback, {"model": "gpt-4", key: ["gpt-4o"]})
+    assert left() == [Decimal(1_000)]
+
+
+def test_a_call_costs_what_litellm_says_unless_it_has_a_price_list() -> None:
+    data = {"model": "openai/gpt-4o", "litellm_call_id": "1", "max_tokens": 500}
+    for prices, cost in ((None, "0.05"), (PRICES, "0.0035")):
+        book = sluicegate.PriceBook.from_json(prices) if prices else None
+        callback, left = budget(["usd=1/never", "tpm=1000/never"], prices=book)
+        answered(callback, data, model="gpt-4o", response_cost=0.05, **usage(200, 300))
+        assert left() == [Decimal(500), 1 - Decimal(cost)]
+
+
+PRICES = """{"currency": "USD", "models": {"gpt-4o": [
+    {"from": "2026-01-01", "input": "2.50", "output": "10.00"}]}}"""
+
+
+def test_the_prices_of_a_deployment_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sluicegate.litellm
+    from litellm.router import Router
+    from litellm.proxy import proxy_server
+
+    monkeypatch.setattr(sluicegate.litellm, "PRICES_S", 0)
+    price = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.002}
+    deployment = {"model": "openai/my-llama", "api_key": "x", **price}
+    router = Router(model_list=[{"model_name": "own", "litellm_params": deployment}])
+    monkeypatch.setattr(proxy_server, "llm_router", router)
+    callback, left = budget(["usd=1/never"])
+    data = {"model": "own", "litellm_call_id": "1", "max_tokens": 100}
+    asyncio.run(callback.async_pre_call_hook(None, None, data, "acompletion"))
+    assert left() == [Decimal("0.8")]
+
+
+def test_an_answer_that_a_guardrail_refuses_is_counted() -> None:
+    callback, left = budget(["tpm=1000/never"])
+    data = {"model": "m", "litellm_call_id": "1", "max_tokens": 500}
+
+    async def main() -> None:
+        await callback.async_pre_call_hook(None, None, data, "acompletion")
+        answer = SimpleNamespace(usage={"prompt_tokens": 10, "completion_tokens": 20})
+        await callback.async_post_call_success_deployment_hook(data, answer, "acompletion")
+        await callback.async_post_call_failure_hook(data, HTTPException(400, "blocked"), None)
+
+    asyncio.run(main())
+    assert left() == [Decimal(970)]
+
+
+def test_a_correction_that_is_cancelled_is_made_later() -> None:
+    callback, left = budget(["tpm=1000/never"])
+    data = {"model": "m", "litellm_call_id": "1", "max_tokens": 500}
+
+    async def main() -> None:
+        await callback.async_pre_call_hook(None, None, data, "acompletion")
+        event = callback.async_log_success_event({"litellm_call_id": "1"} | usage(10, 20), None, None, None)
+        task = asyncio.create_task(event)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0.3)
+
+    asyncio.run(main())
+    assert left() == [Decimal(970)]
+
+
+@pytest.mark.parametrize(
+    ("request_data", "tokens"),
+    [
+        ({"prompt": ["a", "b"], "max_tokens": 100}, 200),
+        ({"best_of": 5, "n": 2, "max_tokens": 100}, 500),
+        ({"max_completion_tokens": 1, "max_tokens": 400}, 400),
+        ({"max_tokens": "400"}, 400),
+        ({"max_tokens": 400.0}, 400),
+        ({"generationConfig": {"maxOutputTokens": 400}}, 400),
+        ({"max_tokens": None, "n": 2}, 20),
+        ({"prompt": [1, 2, 3], "max_tokens": float("nan")}, 10),
+    ],
+)
+def test_the_most_output_is_that_of_all_choices(request_data: dict[str, Any], tokens: int) -> None:
+    assert output_tokens(request_data, 10) == tokens
+
+
+def test_no_part_of_a_prompt_hides_its_size() -> None:
+    text, schema = "x" * 3_000, {"properties": {"y" * 3_000: {"type": "string"}}}
+    hidden = {"messages": [{"type": "message_file", "content": text}]}
+    for data in (hidden, {"systemInstruction": text}, {"response_format": schema}, {"text": {"format": schema}}):
+        assert prompt_tokens(data) >= 1_000
 
 
 def test_a_model_that_litellm_learns_later_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
