@@ -197,6 +197,39 @@ def test_a_signal_loses_no_permit() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_signal_while_tasks_wake_lets_the_others_wake() -> None:
+    class Interrupted(asyncio.SelectorEventLoop):
+        armed = False
+
+        def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+            # As the handler of a signal would that comes here.
+            if self.armed and "wakeup" in repr(callback).lower():
+                self.armed = False
+                raise TimeoutError
+            return super().call_soon(callback, *args, context=context)
+
+    async def main() -> int:
+        calls = [limiter.acquire("u", "r", {"rpm": 1}) for _ in range(50)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0)
+        # All of them are done when the event loop looks.
+        time.sleep(0.2)
+        loop.armed = True
+        done, pending = await asyncio.wait(tasks, timeout=2)
+        for task in pending:
+            task.cancel()
+        return len(pending)
+
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    loop = Interrupted()
+    loop.set_exception_handler(lambda _, context: None)
+    try:
+        # The future of the one whose waking raised is done; nobody tells its task.
+        assert loop.run_until_complete(main()) <= 1
+    finally:
+        loop.close()
+
+
 def test_a_signal_does_not_stop_a_correction(sluicegate_local: sluicegate.Local) -> None:
     cable = Cable(sluicegate_local.endpoint_url)
     limits, deadline = ["rpm=100/never"], timedelta(seconds=20)
