@@ -17,7 +17,7 @@ impl AcquireRequest<&Limiter> {
     /// [`InvalidRequest`], also for a limiter that does not lease.
     pub fn try_acquire(self) -> Result<Option<Permit>, InvalidRequest> {
         let correction_time = self.limiter().guard().correction_time(self.own_deadline());
-        let (limiter, request) = self.checked()?;
+        let (limiter, request) = self.check_not_empty()?;
         let Some(leased) = limiter.leased() else { return Err(InvalidRequest::NotLeasing) };
         let Some(parts) = leased.known_parts(&request).filter(|parts| !parts.is_empty()) else {
             return Ok(None);

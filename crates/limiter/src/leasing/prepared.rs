@@ -56,7 +56,7 @@ impl AcquireRequest<&Limiter> {
     /// setting, if limits or a parent have to be looked up and the store is unavailable.
     pub async fn prepare(self) -> Result<Prepared, AcquireError> {
         let (deadline, wait) = (self.own_deadline(), self.own_wait());
-        let (limiter, request) = self.checked()?;
+        let (limiter, request) = self.check_not_empty()?;
         let Some(leased) = limiter.leased().cloned() else {
             return Err(InvalidRequest::NotLeasing.into());
         };

@@ -90,12 +90,12 @@ impl<L> AcquireRequest<L> {
 
     /// Asks for `tokens` of a limit: from 1 to 10^15.
     pub fn consume(self, limit: impl AsRef<str>, tokens: i64) -> Self {
-        self.ask(limit, i128::from(tokens) * 1_000)
+        self.add_amount(limit, i128::from(tokens) * 1_000)
     }
 
     /// Asks for thousandths of a token: from 1 to 10^18.
     pub fn consume_milli(self, limit: impl AsRef<str>, milli: i64) -> Self {
-        self.ask(limit, milli.into())
+        self.add_amount(limit, milli.into())
     }
 
     /// Asks for the amounts of several limits, as a price book estimates them. Zeros are left out.
@@ -103,10 +103,12 @@ impl<L> AcquireRequest<L> {
         amounts
             .iter()
             .filter(|(_, amount)| **amount != Millitokens::ZERO)
-            .fold(self, |request, (limit, amount)| request.ask(limit.as_str(), (*amount).into()))
+            .fold(self, |request, (limit, amount)| {
+                request.add_amount(limit.as_str(), (*amount).into())
+            })
     }
 
-    fn ask(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
+    fn add_amount(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
         self.amounts.push((SmolStr::new(limit), milli));
         self
     }
@@ -196,6 +198,7 @@ impl AcquireRequest<&Limiter> {
         Ok(LimitExceeded::new(limits).retry_after)
     }
 
+    /// The request with valid types. It may ask for nothing, as a peek does.
     fn check(self) -> Result<Request, InvalidRequest> {
         let entity = EntityId::try_from(self.entity)?;
         let resource = Resource::try_from(self.resource)?;
@@ -226,7 +229,7 @@ impl AcquireRequest<&Limiter> {
     async fn send(self) -> Result<Permit, AcquireError> {
         let (wait, correction_time) =
             (self.wait, self.limiter.guard().correction_time(self.deadline));
-        let (limiter, request) = self.checked()?;
+        let (limiter, request) = self.check_not_empty()?;
         let ask = || attempt(&request, limiter.guard().take(&request));
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
@@ -266,7 +269,7 @@ impl<'a> AcquireRequest<&'a Limiter> {
     }
 
     /// The limiter, and a request for at least one token.
-    pub(crate) fn checked(self) -> Result<(&'a Limiter, Request), InvalidRequest> {
+    pub(crate) fn check_not_empty(self) -> Result<(&'a Limiter, Request), InvalidRequest> {
         let limiter = self.limiter;
         let request = self.check()?;
         if request.amounts.is_empty() {
