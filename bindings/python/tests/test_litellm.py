@@ -359,6 +359,7 @@ def test_an_answer_that_a_guardrail_refuses_is_counted() -> None:
 
 def test_a_correction_that_is_cancelled_is_made_later() -> None:
     callback, left = budget(["tpm=1000/never"])
+    limiter = callback._limiter()
     data = {"model": "m", "litellm_call_id": "1", "max_tokens": 500}
 
     async def main() -> None:
@@ -368,7 +369,11 @@ def test_a_correction_that_is_cancelled_is_made_later() -> None:
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        await asyncio.sleep(0.3)
+        assert task.cancelled()
+        for _ in range(200):
+            if (await limiter.peek("anonymous", "llm"))[0].available == 970:
+                return
+            await asyncio.sleep(0.05)
 
     asyncio.run(main())
     assert left() == [Decimal(970)]
