@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     stages.run("exactness", || {
         let mut cargo = optimised();
         cargo.args(["--test", "e2e", "--", "exactness::", "alerts::"]);
-        cargo.args(["--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.seeds);
+        cargo.arg("--nocapture").env("SLUICEGATE_TEST_SEEDS", &args.seeds);
         cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
         process::run(&mut cargo)
     })?;

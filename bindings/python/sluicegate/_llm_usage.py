@@ -11,6 +11,13 @@ BYTES_PER_TOKEN = 3
 MEDIA_TOKENS = 1_000
 # The largest amount of a limit.
 TOKENS_MAX = 10**15
+# The fields of a request that bound its output.
+_CAPS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens")
+# The fields of a request that are billed as its prompt.
+_PARTS = (
+    *("messages", "prompt", "input", "system", "instructions", "contents", "tools", "functions"),
+    *("response_format", "text", "systemInstruction"),
+)
 
 
 def tokens_of_bytes(length: int) -> int:
@@ -30,21 +37,12 @@ def output_tokens(data: Mapping[str, Any], unset: int) -> int:
     return min(max(cap, 0) * choices, TOKENS_MAX)
 
 
-_CAPS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens")
-
-
 def _number(value: Any) -> int | None:
     """A whole number, also as LiteLLM reads it: ``9000.0`` or ``"9000"``."""
     try:
         return min(int(float(value)), TOKENS_MAX)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-_PARTS = (
-    *("messages", "prompt", "input", "system", "instructions", "contents", "tools", "functions"),
-    *("response_format", "text", "systemInstruction"),
-)
 
 
 def prompt_tokens(data: Mapping[str, Any]) -> int:

@@ -9,9 +9,9 @@
         consume={"rpm": 1},
     )
 
-Every response to a limited request whose balances are known has the fields ``RateLimit-Policy`` and ``RateLimit`` of
-draft-ietf-httpapi-ratelimit-headers-10, as the crate ``sluicegate-tower`` sends them. A refusal is a problem
-(RFC 9457): 429 with ``Retry-After``; 400 if it asks for more than a limit ever grants; 503 if the store did
+Every response to a limited request whose balances are known has the fields ``RateLimit-Policy`` and
+``RateLimit`` of draft-ietf-httpapi-ratelimit-headers-10, as the crate ``sluicegate-tower`` sends them. A
+refusal is a problem (RFC 9457): 429 with ``Retry-After``; 400 if it asks for more than a limit ever grants; 503 if the store did
 not decide. A handler corrects the cost by ``scope["state"]["permit"]`` (``request.state.permit``).
 Only HTTP requests are limited, no websockets.
 """

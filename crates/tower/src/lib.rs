@@ -57,8 +57,8 @@
 //!
 //! # Fields of a response
 //!
-//! Every response to a limited request has the fields of [draft-ietf-httpapi-ratelimit-headers-10],
-//! with one member for each requested limit:
+//! Every response to a limited request whose balances are known has the fields of
+//! [draft-ietf-httpapi-ratelimit-headers-10], with one member for each requested limit:
 //!
 //! ```text
 //! RateLimit-Policy: "rpm";q=100;w=60
