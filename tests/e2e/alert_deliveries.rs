@@ -219,6 +219,7 @@ async fn a_receiver_that_never_answers_is_left_alone() {
         let processor = processor.delivering_to(destination, &receiver.sdk_config());
         let failed = deliver(&processor, &history.records).await.report.alerts_failed;
         assert_eq!(failed, 8, "deliveries at once");
+        assert_eq!(receiver.received().len(), 8, "none is begun and abandoned");
         for _ in 0..3 {
             assert_eq!(deliver(&processor, &[]).await.report.alerts_failed, 0);
         }

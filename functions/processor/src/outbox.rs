@@ -14,7 +14,8 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{Delete, Put, ReturnConsumedCapacity, TransactWriteItem};
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use sluicegate_core::keys::AlertId;
 use sluicegate_core::{EpochMillis, OutboxEntry, OutboxState};
 use tokio::time::Instant;
@@ -32,7 +33,10 @@ const DELIVERIES_AT_ONCE: usize = 8;
 const ATTEMPTS_MAX: u32 = 30;
 /// Failed deliveries of one turn, with none that succeeded, after which the destination is left alone
 /// for the pause after a first failure: each may have taken until its timeout, and the stream waited.
-const FAILURES_MAX: u64 = 8;
+/// Until one succeeds, no more are begun, so that none has to be abandoned after it was accepted.
+const FAILURES_MAX: usize = 8;
+/// The time for which one turn begins deliveries: they must not hold the stream up.
+const TURN_TIME: Duration = Duration::from_secs(10);
 /// The time for which a mark is repeated.
 const MARK_TIME: Duration = Duration::from_secs(2);
 /// The time for which a delivered entry is kept.
@@ -83,25 +87,39 @@ impl Outbox {
         entries(&self.waiting).extend(new.into_iter().map(|entry| (place(&entry), entry)));
     }
 
-    /// Delivers the entries that are due, as far as `time` suffices. If a task of this process
+    /// Delivers the entries that are due, as far as the time of a turn suffices. Deliveries that
+    /// have begun end by themselves, or are abandoned at `deadline`. If a task of this process
     /// delivers already, or the destination is left alone, it does nothing.
-    pub(crate) async fn deliver(&self, client: &Client, table: &str, time: Duration) -> Deliveries {
+    pub(crate) async fn deliver(
+        &self,
+        client: &Client,
+        table: &str,
+        deadline: Instant,
+    ) -> Deliveries {
         let mut deliveries = Deliveries::default();
         let Ok(mut left_alone_until) = self.turn.try_lock() else { return deliveries };
-        if Instant::now() < *left_alone_until {
-            return deliveries;
-        }
-        let due = self.due();
-        let each = due.into_iter().map(|entry| self.deliver_one(client, table, entry));
-        let mut each = std::pin::pin!(stream::iter(each).buffer_unordered(DELIVERIES_AT_ONCE));
-        let until = Instant::now() + time;
-        while let Ok(Some(one)) = tokio::time::timeout_at(until, each.next()).await {
+        let until = Instant::now() + TURN_TIME;
+        let mut due = self.due().into_iter();
+        let mut begun = FuturesUnordered::new();
+        let mut failures = 0;
+        while Instant::now() >= *left_alone_until {
+            let may_begin = match deliveries.sent {
+                0 => DELIVERIES_AT_ONCE.min(FAILURES_MAX - failures),
+                _ => DELIVERIES_AT_ONCE,
+            };
+            while begun.len() < may_begin && Instant::now() < until {
+                let Some(entry) = due.next() else { break };
+                begun.push(self.deliver_one(client, table, entry));
+            }
+            let Ok(Some(one)) = tokio::time::timeout_at(deadline, begun.next()).await else {
+                break;
+            };
             deliveries.sent += one.sent;
             deliveries.failed += one.failed;
             deliveries.given_up += one.given_up;
-            if deliveries.sent == 0 && deliveries.failed + deliveries.given_up >= FAILURES_MAX {
+            failures += usize::from(one.failed + one.given_up > 0);
+            if deliveries.sent == 0 && failures == FAILURES_MAX {
                 *left_alone_until = Instant::now() + self.sender.pause(1);
-                break;
             }
         }
         deliveries

@@ -30,9 +30,6 @@ use crate::write_error::WriteError;
 /// many connections.
 const WRITES_AT_ONCE: usize = 16;
 
-/// The most time that deliveries of alerts take after a batch: they must not hold the stream up.
-const DELIVERY_TIME_MAX: Duration = Duration::from_secs(10);
-
 /// Counts the records of stream events in usage windows; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Processor {
@@ -71,12 +68,7 @@ impl Processor {
         let Some(outbox) = self.outbox.as_deref() else { return Ok(Deliveries::default()) };
         let read = self.rules.get(&self.client, &self.settings, Some(outbox), deadline).await;
         read.map_err(WriteError::reason)?;
-        Ok(self.deliver_due(outbox, deadline).await)
-    }
-
-    async fn deliver_due(&self, outbox: &Outbox, deadline: Instant) -> Deliveries {
-        let time = DELIVERY_TIME_MAX.min(deadline.saturating_duration_since(Instant::now()));
-        outbox.deliver(&self.client, &self.settings.table, time).await
+        Ok(outbox.deliver(&self.client, &self.settings.table, deadline).await)
     }
 
     /// The settings of this processor.
@@ -146,7 +138,8 @@ impl Processor {
                 Err(reason) => outcome.add_unread_alerts(reason),
             }
         } else if let Some(outbox) = &self.outbox {
-            outcome.add_deliveries(self.deliver_due(outbox, deadline).await);
+            outcome
+                .add_deliveries(outbox.deliver(&self.client, &self.settings.table, deadline).await);
         }
         outcome.into_outcome(records)
     }
