@@ -26,7 +26,7 @@ pub enum Mood {
     Fine,
     /// It accepts a third, refuses a third, and says of a third that it failed although it has it.
     Moody(u64),
-    /// It refuses everything.
+    /// It says of everything that it failed, although it has it.
     Down,
     /// It never answers.
     Silent,
@@ -119,8 +119,7 @@ async fn receive(
             1 => Answer::Refused,
             _ => Answer::Lost,
         },
-        Mood::Down => Answer::Refused,
-        Mood::Silent => Answer::Lost,
+        Mood::Down | Mood::Silent => Answer::Lost,
     };
     if answer != Answer::Refused {
         let body = serde_json::from_str(call.event()).expect("JSON");

@@ -74,7 +74,7 @@ impl Call {
                 json!({"FailedEntryCount": 1, "Entries": [entry]}).to_string().into_response()
             }
             (Kind::EventBridge, Answer::Lost) => {
-                (down, json!({"__type": "InternalException"}).to_string()).into_response()
+                (down, json!({"__type": "InternalException", "message": "503"}).to_string()).into_response()
             }
         }
     }
