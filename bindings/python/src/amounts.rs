@@ -1,9 +1,9 @@
 //! Amounts of limits, as Python gives them: whole numbers, `Decimal`s, or texts; exact.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyMapping};
+use pyo3::types::{PyDict, PyInt, PyMapping, PyString};
 use sluicegate::types::{Amounts, LimitName, Millitokens};
-use sluicegate_core::parse_amount;
+use sluicegate_core::{parse_amount, whole_amount};
 
 use crate::decimals::text_of;
 use crate::errors::{InvalidRequestError, invalid};
@@ -13,12 +13,29 @@ use crate::errors::{InvalidRequestError, invalid};
 /// # Errors
 /// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping.
 pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Amounts> {
+    if let Some(amounts) = read_whole(given) {
+        return Ok(amounts);
+    }
     let items = given.cast::<PyMapping>()?.items()?;
     let items = items.iter().map(|item| {
         let (limit, amount): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
         one(&limit, &amount)
     });
     items.collect()
+}
+
+/// Reads whole numbers in a `dict`, as most amounts are, without a text of each. `None`: some amount
+/// is something else, or not valid.
+fn read_whole(given: &Bound<'_, PyAny>) -> Option<Amounts> {
+    let given = given.cast_exact::<PyDict>().ok()?;
+    // No code of Python runs meanwhile that might change the `dict`.
+    let one = |(limit, amount): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+        let limit = limit.cast_exact::<PyString>().ok()?.to_str().ok()?;
+        let units: i64 = amount.cast_exact::<PyInt>().ok()?.extract().ok()?;
+        let milli = i64::try_from(whole_amount(limit, units)).ok()?;
+        Some((LimitName::new(limit).ok()?, Millitokens::new(milli).ok()?))
+    };
+    given.iter().map(one).collect()
 }
 
 /// Reads the keywords of a call.

@@ -94,7 +94,7 @@ pub use item::ItemError;
 pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
 pub use legacy::{LegacyBucket, LegacyLimit};
-pub use money::{AmountOf, Currency, Money, parse_amount};
+pub use money::{AmountOf, Currency, Money, parse_amount, whole_amount};
 pub use names::{CorrectionKey, EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};

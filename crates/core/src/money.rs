@@ -131,6 +131,12 @@ pub fn parse_amount(limit: &str, text: &str) -> Option<i128> {
     parse(text, decimals(limit))
 }
 
+/// So many whole tokens of a limit of this name, or whole units of its currency, in millitokens.
+#[must_use]
+pub fn whole_amount(limit: &str, units: i64) -> i128 {
+    (0..decimals(limit)).fold(units.into(), |amount, _| amount * 10)
+}
+
 /// Displays an amount of a limit.
 #[derive(Debug, Clone, Copy)]
 pub struct AmountOf<'a> {
@@ -183,7 +189,8 @@ fn parse(text: &str, decimals: usize) -> Option<i128> {
     if !is_number(whole) || !is_number(rest) || rest.len() > decimals || whole.len() > 20 {
         return None;
     }
-    format!("{whole}{rest:0<decimals$}").parse::<i128>().ok().map(|number| sign * number)
+    let digits = whole.bytes().chain(rest.bytes().chain(std::iter::repeat(b'0')).take(decimals));
+    Some(sign * digits.fold(0, |number, digit| number * 10 + i128::from(digit - b'0')))
 }
 
 /// Writes a number in units of its last decimal, with at least `least` decimals.
@@ -270,6 +277,14 @@ mod tests {
             for limit in ["rpm", "usd"] {
                 let plain = AmountOf::new(limit, milli).plain();
                 prop_assert_eq!(parse_amount(limit, &plain), Some(milli));
+            }
+        }
+
+        #[test]
+        fn whole_amounts_are_as_their_texts(units: i64) {
+            for limit in ["rpm", "usd"] {
+                let text = units.to_string();
+                prop_assert_eq!(Some(whole_amount(limit, units)), parse_amount(limit, &text));
             }
         }
     }
