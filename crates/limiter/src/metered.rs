@@ -6,17 +6,32 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use metrics::{Counter, counter, gauge, histogram};
+use quick_cache::DefaultHashBuilder;
 use sluicegate_core::{LimitName, Resource};
 
 /// The most pairs of a resource and a limit that have a label of their own.
 const PAIRS_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
-/// The outcomes of an acquire for one of its limits.
+/// The outcome of an acquire for one of its limits, as metrics name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Granted,
+    Refused,
+    NotTaken,
+    NeverAdmissible,
+    Contended,
+    Unavailable,
+    Failed,
+    Degraded,
+    Shadowed,
+}
+
+/// The names of the outcomes, in their order.
 const OUTCOMES: [&str; 9] = [
     "granted",
     "refused",
@@ -31,7 +46,7 @@ const OUTCOMES: [&str; 9] = [
 
 /// The counters of one resource and limit.
 struct OfLimit {
-    outcomes: HashMap<&'static str, Counter>,
+    outcomes: [Counter; OUTCOMES.len()],
     near: Counter,
 }
 
@@ -39,55 +54,59 @@ impl OfLimit {
     fn new(resource: &str, limit: &str) -> Self {
         let of = |outcome: &'static str| {
             let (resource, limit) = (resource.to_owned(), limit.to_owned());
-            let counter = counter!("sluicegate_acquires_total", "resource" => resource, "limit" => limit, "outcome" => outcome);
-            (outcome, counter)
+            counter!("sluicegate_acquires_total", "resource" => resource, "limit" => limit, "outcome" => outcome)
         };
-        let outcomes = OUTCOMES.into_iter().map(of).collect();
+        let outcomes = OUTCOMES.map(of);
         let (resource, limit) = (resource.to_owned(), limit.to_owned());
         let near =
             counter!("sluicegate_near_limit_total", "resource" => resource, "limit" => limit);
         Self { outcomes, near }
+    }
+
+    fn count(&self, outcome: Outcome, is_near: bool) {
+        self.outcomes[outcome as usize].increment(1);
+        if is_near {
+            self.near.increment(1);
+        }
     }
 }
 
 /// The counters of a limiter, made at the first request of a resource and a limit.
 #[derive(Default)]
 pub(crate) struct Metered {
-    pairs: RwLock<HashMap<Resource, HashMap<LimitName, Arc<OfLimit>>>>,
+    pairs: RwLock<HashMap<(Resource, LimitName), OfLimit, DefaultHashBuilder>>,
 }
 
 impl Metered {
-    /// Counts the outcome of a request for one of its limits.
-    pub(crate) fn acquired(
+    /// Counts the outcomes of a request for its limits, and if they are nearly used up.
+    pub(crate) fn acquired<'a>(
         &self,
         resource: &Resource,
-        limit: &LimitName,
-        outcome: &'static str,
-        is_near: bool,
+        outcomes: impl Iterator<Item = (&'a LimitName, Outcome, bool)>,
     ) {
-        let counters = self.of(resource, limit);
-        if let Some(counter) = counters.outcomes.get(outcome) {
-            counter.increment(1);
-        }
-        if is_near {
-            counters.near.increment(1);
+        let pairs = || self.pairs.read().unwrap_or_else(PoisonError::into_inner);
+        let mut known = pairs();
+        for (limit, outcome, is_near) in outcomes {
+            let pair = (resource.clone(), limit.clone());
+            if let Some(counters) = known.get(&pair) {
+                counters.count(outcome, is_near);
+                continue;
+            }
+            drop(known);
+            self.first(pair, outcome, is_near);
+            known = pairs();
         }
     }
 
-    fn of(&self, resource: &Resource, limit: &LimitName) -> Arc<OfLimit> {
-        let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = pairs.get(resource).and_then(|limits| limits.get(limit)) {
-            return known.clone();
-        }
-        drop(pairs);
+    /// Counts the first outcome of a pair.
+    fn first(&self, pair: (Resource, LimitName), outcome: Outcome, is_near: bool) {
         let mut pairs = self.pairs.write().unwrap_or_else(PoisonError::into_inner);
-        let count: usize = pairs.values().map(HashMap::len).sum();
-        if count >= PAIRS_MAX {
-            return Arc::new(OfLimit::new(OTHER, OTHER));
+        if pairs.len() >= PAIRS_MAX && !pairs.contains_key(&pair) {
+            return OfLimit::new(OTHER, OTHER).count(outcome, is_near);
         }
-        let limits = pairs.entry(resource.clone()).or_default();
-        let new = || Arc::new(OfLimit::new(resource.as_str(), limit.as_str()));
-        limits.entry(limit.clone()).or_insert_with(new).clone()
+        let (resource, limit) = &pair;
+        let new = OfLimit::new(resource.as_str(), limit.as_str());
+        pairs.entry(pair).or_insert(new).count(outcome, is_near);
     }
 }
 

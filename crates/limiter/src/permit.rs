@@ -7,7 +7,7 @@ mod summary;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, BucketId, LimitName, Millitokens, Rule};
+use sluicegate_core::{Amounts, BucketId, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
 
 use self::correction_log::{CorrectionChange, CorrectionLog};
 pub use self::summary::Remaining;
@@ -19,8 +19,34 @@ use crate::limiter::Limiter;
 use crate::lock::lock;
 use crate::store::{Adjusted, BucketGrant, Grant};
 
-/// A limit of a bucket, its rule, and the tokens that are left.
-type Balance<'p> = (&'p BucketGrant, &'p LimitName, Rule, Millitokens);
+/// The balance of a limit of the request, as the store left it, and the corrections since.
+struct Balance<'p> {
+    part: &'p BucketGrant,
+    limit: &'p LimitName,
+    rule: Rule,
+    stored: Millitokens,
+    refilled_at: EpochMillis,
+    adjusted: i128,
+}
+
+impl Balance<'_> {
+    /// The tokens that are left now.
+    fn at(&self, now: EpochMillis) -> Millitokens {
+        self.corrected(self.rule.effective(self.stored, self.refilled_at, now))
+    }
+
+    /// The tokens that were left at the last refill.
+    fn without_refill(&self) -> Millitokens {
+        self.corrected(self.stored.min(self.rule.burst()))
+    }
+
+    /// The correction comes after the cap: tokens that a full bucket would have earned meanwhile
+    /// cannot make up for it.
+    fn corrected(&self, tokens: Millitokens) -> Millitokens {
+        let available = i128::from(tokens.get()) - self.adjusted;
+        Millitokens::saturating(available).min(self.rule.burst())
+    }
+}
 
 /// Tokens that were taken before the limited work starts.
 ///
@@ -29,7 +55,7 @@ pub struct Permit {
     limiter: Limiter,
     deadline: Duration,
     parts: Vec<BucketGrant>,
-    /// One log per part; empty if the store took nothing.
+    /// One log per part, from the first correction on.
     logs: Mutex<Vec<CorrectionLog>>,
     shadowed: Option<LimitExceeded>,
     degraded: Option<Degraded>,
@@ -39,21 +65,18 @@ pub struct Permit {
 impl Permit {
     pub(crate) fn granted(limiter: &Limiter, deadline: Duration, grant: Grant) -> Self {
         let Grant { parts, cost } = grant;
-        let logs = parts.iter().map(|part| CorrectionLog::new(part.amounts.clone()));
-        let logs = Mutex::new(logs.collect());
-        let (shadowed, degraded) = (None, None);
-        Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
+        Self { cost, ..Self::uncorrected(limiter, deadline, parts) }
     }
 
-    /// A permit that took nothing from the store.
-    fn unwritten(limiter: &Limiter, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
+    /// A permit that is not corrected yet.
+    fn uncorrected(limiter: &Limiter, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
         let cost = Cost::default();
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }
 
     pub(crate) fn shadow(limiter: &Limiter, deadline: Duration, exceeded: LimitExceeded) -> Self {
-        Self { shadowed: Some(exceeded), ..Self::unwritten(limiter, deadline, Vec::new()) }
+        Self { shadowed: Some(exceeded), ..Self::uncorrected(limiter, deadline, Vec::new()) }
     }
 
     pub(crate) fn degraded_by(
@@ -62,7 +85,7 @@ impl Permit {
         degraded: Degraded,
         parts: Vec<BucketGrant>,
     ) -> Self {
-        Self { degraded: Some(degraded), ..Self::unwritten(limiter, deadline, parts) }
+        Self { degraded: Some(degraded), ..Self::uncorrected(limiter, deadline, parts) }
     }
 
     /// Adds `by` tokens to the consumption of a limit; a negative amount subtracts. The limit may
@@ -219,34 +242,34 @@ impl Permit {
     }
 
     fn logs(&self) -> MutexGuard<'_, Vec<CorrectionLog>> {
-        lock(&self.logs)
+        let mut logs = lock(&self.logs);
+        if logs.is_empty() {
+            logs.extend(self.parts.iter().map(|part| CorrectionLog::new(part.amounts.clone())));
+        }
+        logs
     }
 
     /// The balances of the request's limits, as of the grant and the adjustments since. Empty if
     /// they are not known.
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
-        let remaining = |(part, limit, rule, available): Balance<'_>| {
-            Remaining::new(part.bucket.entity.clone(), limit.clone(), rule, available)
+        let now = self.limiter.clock().now();
+        let remaining = |balance: Balance<'_>| {
+            let (entity, limit) = (balance.part.bucket.entity.clone(), balance.limit.clone());
+            Remaining::new(entity, limit, balance.rule, balance.at(now))
         };
-        self.balances(&self.logs()).map(remaining).collect()
+        self.balances(&lock(&self.logs)).map(remaining).collect()
     }
 
     fn balances<'p>(&'p self, logs: &[CorrectionLog]) -> impl Iterator<Item = Balance<'p>> {
-        let now = self.limiter.clock().now();
         let of_part = move |(n, part): (usize, &'p BucketGrant)| {
             let balance = move |(limit, granted): (&'p LimitName, &'p Millitokens)| {
                 let image = part.image.as_ref()?;
-                let balance = image.limits.get(limit)?;
-                let rule = balance.rule;
+                let LimitBalance { rule, tokens: stored, .. } = *image.limits.get(limit)?;
                 let taken = logs.get(n).map_or(*granted, |log| log.taken(limit));
-                let adjusted = taken.get() - granted.get();
-                // The adjustment comes after the cap: tokens that a full bucket would have earned
-                // meanwhile cannot make up for it.
-                let worth = rule.effective(balance.tokens, image.refilled_at, now);
-                let available = i128::from(worth.get()) - i128::from(adjusted);
-                let available = Millitokens::saturating(available).min(rule.burst());
-                Some((part, limit, rule, available))
+                let adjusted = i128::from(taken.get() - granted.get());
+                let refilled_at = image.refilled_at;
+                Some(Balance { part, limit, rule, stored, refilled_at, adjusted })
             };
             part.amounts.iter().filter_map(balance)
         };
@@ -256,11 +279,13 @@ impl Permit {
     /// The limits of the request that are nearly used up, in any bucket.
     pub(crate) fn near_limits(&self) -> Vec<&LimitName> {
         let near_share = self.limiter.options().near_share;
-        let is_near = |(_, _, rule, available): &Balance<'_>| {
-            summary::share(*available, rule.burst()) <= near_share
+        let is_near = |balance: &Balance<'_>| {
+            let is_near = |available| summary::share(available, balance.rule.burst()) <= near_share;
+            // Most balances suffice without their refill, which takes a clock and divisions.
+            is_near(balance.without_refill()) && is_near(balance.at(self.limiter.clock().now()))
         };
-        let logs = self.logs();
-        self.balances(&logs).filter(is_near).map(|(_, limit, ..)| limit).collect()
+        let logs = lock(&self.logs);
+        self.balances(&logs).filter(is_near).map(|balance| balance.limit).collect()
     }
 
     /// The buckets that tokens were taken from: the entity's own first, then its parent's.

@@ -21,6 +21,14 @@ impl BucketRequest {
         self.entry.known()?.image
     }
 
+    /// The part of a grant, with the newest image.
+    #[cfg(feature = "leasing")]
+    pub(super) fn into_known_part(self) -> BucketGrant {
+        let image = self.image();
+        let Self { bucket, amounts, configuration, .. } = self;
+        BucketGrant { bucket, amounts, image, configuration }
+    }
+
     /// The part of a grant that was taken from the bucket, which left this image.
     pub(super) fn part(&self, image: Option<Arc<CompositeBucket>>) -> BucketGrant {
         BucketGrant {

@@ -12,6 +12,7 @@ use sluicegate_core::{
     LeaseTerms, Outcome, Purpose, QueuedRequest, RefillHint, evaluate, reconfigure,
 };
 
+use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::deadline_error::{error_at_deadline, setup_error};
 use super::lane::Lane;
@@ -31,13 +32,14 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     fn parts<'a>(
         &'a self,
         request: &'a Request,
+        deadline: Duration,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
         async move {
-            let mut context = CallContext::reading(clock, request.deadline);
+            let mut context = CallContext::reading(clock, deadline);
             let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
             self.follow_newer_limits(&mut targets, &mut context).await;
-            Ok(Some(targets.iter().map(|target| target.part(target.image())).collect()))
+            Ok(Some(targets.into_iter().map(BucketRequest::into_known_part).collect()))
         }
         .boxed()
     }

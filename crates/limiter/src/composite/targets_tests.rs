@@ -91,6 +91,8 @@ fn store(remembers: usize) -> CompositeStore<OwnLimits> {
     store
 }
 
+const TIME: Duration = Duration::from_secs(20);
+
 fn request(entity: &str) -> Request {
     Request {
         entity: EntityId::new(entity).unwrap(),
@@ -99,7 +101,7 @@ fn request(entity: &str) -> Request {
         limits: Arc::default(),
         parent_limits: None,
         cascade: Cascade::Stored,
-        deadline: Duration::from_secs(20),
+        deadline: TIME,
     }
 }
 
@@ -159,11 +161,11 @@ async fn nothing_is_read_for_a_request_without_time() {
     let (image, as_of) = (Some(Arc::new(ahead)), EpochMillis::new(1_769_608_800_000).unwrap());
     store.images.entry(&part.bucket).learn_if_newer(Known { image, as_of, is_authoritative: true });
     let reads = store.table.reads.load(Ordering::Relaxed);
-    let hurried = Request { deadline: Duration::ZERO, ..request("u") };
-    assert_eq!(store.parts(&hurried, &clock).await.unwrap().unwrap().len(), 2);
+    let parts = store.parts(&request("u"), Duration::ZERO, &clock).await.unwrap().unwrap();
+    assert_eq!(parts.len(), 2);
     assert_eq!(store.table.reads.load(Ordering::Relaxed), reads);
     // With time, it reads.
-    store.parts(&request("u"), &clock).await.unwrap();
+    store.parts(&request("u"), TIME, &clock).await.unwrap();
     assert_eq!(store.table.reads.load(Ordering::Relaxed), reads + 1);
 }
 
@@ -229,7 +231,7 @@ fn late_answer_does_not_undo_an_entity_that_this_process_changed() {
 async fn configuration_is_kept_while_other_entities_are_learned() {
     let (store, clock) = (store(100_000), clock());
     let configuration = async |entity: &str| {
-        let parts = store.parts(&request(entity), &clock).await.unwrap().unwrap();
+        let parts = store.parts(&request(entity), TIME, &clock).await.unwrap().unwrap();
         parts.into_iter().map(|part| part.configuration).collect::<Vec<_>>()
     };
     let warm = configuration("u").await;

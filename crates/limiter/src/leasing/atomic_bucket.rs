@@ -114,6 +114,9 @@ pub(super) struct Demand {
     pub(super) milli: u64,
 }
 
+/// The demands of a request on one bucket; few requests have more than two.
+pub(super) type Demands = SmallVec<[Demand; 2]>;
+
 /// The result of a take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeResult {

@@ -71,7 +71,7 @@ impl Drop for LookingUp {
 
 /// Looks up the data that a request needs, for the calls that come after it.
 pub(super) async fn look_up(leased: Leased, request: Request, _mark: LookingUp) {
-    if let Err(error) = leased.parts_of(&request).await {
+    if let Err(error) = leased.parts_of(&request, request.deadline).await {
         tracing::debug!(%error, "the buckets of a prepared call were not looked up");
     }
 }

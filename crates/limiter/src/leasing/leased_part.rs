@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName};
 
-use super::atomic_bucket::Demand;
+use super::atomic_bucket::Demands;
 use super::interner::BucketLayout;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
@@ -19,7 +19,7 @@ use crate::store::{BucketGrant, Request};
 pub(super) struct LeasedPart {
     pub(super) grant: BucketGrant,
     pub(super) bucket: Arc<LeasedBucket>,
-    pub(super) demands: Vec<Demand>,
+    pub(super) demands: Demands,
 }
 
 impl LeasedPart {
@@ -86,16 +86,16 @@ impl Leased {
     pub(super) async fn parts_of(
         &self,
         request: &Request,
+        deadline: Duration,
     ) -> Result<Option<Vec<LeasedPart>>, AcquireError> {
-        let grants = self.leaser.store.parts(request, &self.leaser.clock).await?;
+        let grants = self.leaser.store.parts(request, deadline, &self.leaser.clock).await?;
         Ok(grants.and_then(|grants| grants.into_iter().map(|grant| self.part_of(grant)).collect()))
     }
 
     /// The buckets of a request; empty if some of it cannot be leased. `None`: they are not known
     /// without a call.
     pub(super) fn known_parts(&self, request: &Request) -> Option<Vec<LeasedPart>> {
-        let request = Request { deadline: Duration::ZERO, ..request.clone() };
-        let parts = self.parts_of(&request).now_or_never()?.ok()?;
+        let parts = self.parts_of(request, Duration::ZERO).now_or_never()?.ok()?;
         Some(parts.unwrap_or_default())
     }
 

@@ -27,7 +27,7 @@ impl Leased {
     /// Takes held tokens, leases more, or asks the store.
     async fn take(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         let until = Instant::now() + request.deadline;
-        let parts = self.parts_of(request).await?;
+        let parts = self.parts_of(request, request.deadline).await?;
         self.acquire_parts(parts, request, until, clock).await
     }
 

@@ -60,7 +60,7 @@ impl AcquireRequest<&Limiter> {
         let Some(leased) = limiter.leased().cloned() else {
             return Err(InvalidRequest::NotLeasing.into());
         };
-        let parts = leased.parts_of(&request).await?.unwrap_or_default();
+        let parts = leased.parts_of(&request, request.deadline).await?.unwrap_or_default();
         let leaser = &leased.leaser;
         for part in &parts {
             part.bucket.follow(&part.grant.configuration, &leaser.interner);
@@ -276,7 +276,8 @@ impl Prepared {
     async fn acquired(&self, request: &Request) -> Result<Grant, AcquireError> {
         let (leased, clock) = (&self.of.leased, self.of.limiter.clock());
         let until = Instant::now() + request.deadline;
-        let parts = leased.parts_of(request).await?.map(|parts| self.with_own(parts));
+        let parts =
+            leased.parts_of(request, request.deadline).await?.map(|parts| self.with_own(parts));
         leased.acquire_parts(parts, request, until, clock).await
     }
 

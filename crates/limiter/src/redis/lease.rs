@@ -39,6 +39,7 @@ impl LeaseCalls for RedisStore {
     fn parts<'a>(
         &'a self,
         request: &'a Request,
+        _deadline: Duration,
         _clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
         async move {
