@@ -43,6 +43,9 @@ pub(crate) struct Granted {
     /// The limits of the parent that the request brought.
     #[serde(rename = "q", default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) parent_limits: Vec<String>,
+    /// The time whose prices count, also for corrections, in seconds since 1970.
+    #[serde(rename = "g")]
+    pub(crate) asked_s: i64,
     /// The permit cannot be corrected from this time on, in seconds since 1970.
     #[serde(rename = "x")]
     pub(crate) expires_s: i64,
@@ -156,6 +159,7 @@ mod tests {
                 .into(),
             limits: vec!["rpm=100/min".to_owned()],
             parent_limits: Vec::new(),
+            asked_s: 940,
             expires_s: 1_000,
         }
     }

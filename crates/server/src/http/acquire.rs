@@ -108,8 +108,9 @@ pub(super) async fn acquire(
     State(state): State<Arc<ServerState>>,
     Body(mut body): Body<AcquireBody>,
 ) -> Result<Response, Problem> {
+    let asked_at = state.limiter.clock().now();
     let mut amounts = match body.usage.take() {
-        Some(usage) => priced(&state, &body.resource, &usage.into())?,
+        Some(usage) => priced(&state, &body.resource, &usage.into(), asked_at)?,
         None => Amounts::new(),
     };
     amounts.extend(amount::read(&body.amounts)?);
@@ -126,7 +127,7 @@ pub(super) async fn acquire(
         Ok(permit) => {
             let remaining = permit.remaining();
             let headers = sluicegate_tower::headers_of_grant(&remaining, &body.entity, now);
-            let answer = body.granted(&state, &permit, &remaining, amounts, now);
+            let answer = body.granted(&state, &permit, &remaining, amounts, [asked_at, now]);
             Ok((headers, Json(answer)).into_response())
         }
         // Limits come from clients, too.
@@ -170,7 +171,7 @@ impl AcquireBody {
         permit: &Permit,
         remaining: &[Remaining],
         amounts: Amounts,
-        now: EpochMillis,
+        [asked_at, now]: [EpochMillis; 2],
     ) -> AcquireAnswer {
         let ids = &state.reloadable().ids;
         let degraded = permit.degraded().is_some();
@@ -182,6 +183,7 @@ impl AcquireBody {
             taken: if degraded { Amounts::new() } else { amounts },
             limits: self.limits,
             parent_limits: self.parent_limits,
+            asked_s: asked_at.get() / 1_000,
             expires_s: ids.expiry_s(now),
         };
         AcquireAnswer {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use sluicegate::types::{AmountOf, Amounts, LimitName, Millitokens};
+use sluicegate::types::{AmountOf, Amounts, EpochMillis, LimitName, Millitokens};
 use sluicegate_core::{Currency, parse_amount};
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
@@ -86,12 +86,13 @@ pub(super) fn priced(
     state: &ServerState,
     resource: &str,
     usage: &Usage,
+    at: EpochMillis,
 ) -> Result<Amounts, Problem> {
     let reloadable = state.reloadable();
     let prices = reloadable.prices.as_ref().ok_or_else(|| {
         Problem::bad("the server has no prices: name amounts, or add prices to its configuration")
     })?;
-    prices.amounts(resource, usage, state.limiter.clock().now()).map_err(Problem::bad)
+    prices.amounts(resource, usage, at).map_err(Problem::bad)
 }
 
 /// An amount of a limit as a JSON number.

@@ -50,15 +50,19 @@ pub(super) enum AdjustBody {
 }
 
 impl AdjustBody {
-    fn amounts(&self, state: &ServerState, resource: &str) -> Result<Amounts, Problem> {
+    fn amounts(&self, state: &ServerState, granted: &Granted) -> Result<Amounts, Problem> {
+        let priced = |usage: &Usage| {
+            let asked_at = EpochMillis::new(granted.asked_s.saturating_mul(1_000));
+            priced(state, &granted.resource, usage, asked_at.map_err(Problem::bad)?)
+        };
         match self {
             Self::To(amounts) | Self::By(amounts) => amount::read(amounts),
-            Self::Usage(usage) => priced(state, resource, &(*usage).into()),
+            Self::Usage(usage) => priced(&(*usage).into()),
             Self::Response(response) => {
                 let usage = Usage::from_response(response.get().as_bytes());
                 let usage = usage.map_err(Problem::bad)?;
                 let usage = usage.ok_or_else(|| Problem::bad("the response has no usage"))?;
-                priced(state, resource, &usage)
+                priced(&usage)
             }
         }
     }
@@ -101,7 +105,7 @@ pub(super) async fn adjust(
 ) -> Result<Json<AdjustAnswer>, Problem> {
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
-    let amounts = body.amounts(&state, &granted.resource)?;
+    let amounts = body.amounts(&state, &granted)?;
     let by = match body {
         AdjustBody::By(_) => amounts,
         _ => difference(amounts, &granted.taken),

@@ -1,7 +1,10 @@
 //! Permits that another server settles than the one that granted them.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use sluicegate::{DynamoStore, Limiter, MemoryStore};
+use sluicegate::types::EpochMillis;
+use sluicegate::{DynamoStore, Limiter, MemoryStore, TestClock};
 use sluicegate_local::client;
 use sluicegate_testkit::{Proxy, on_every_engine};
 
@@ -168,6 +171,31 @@ async fn a_limit_that_was_deleted_does_not_keep_the_others_from_being_released()
         assert_eq!(server.post("/v1/acquire", &again).await.status, 200);
     })
     .await;
+}
+
+/// Otherwise a change of the price would charge the estimate at one price and the difference at another.
+#[tokio::test]
+async fn corrections_are_priced_as_their_permit() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("prices.json");
+    let models = json!({"m": [
+        {"from": "2026-01-01", "input": "1.00", "output": "10.00"},
+        {"from": "2026-02-01", "input": "1.00", "output": "90.00"},
+    ]});
+    std::fs::write(&list, json!({"currency": "USD", "models": models}).to_string()).unwrap();
+    // A second before February.
+    let clock = TestClock::at(EpochMillis::new(1_769_903_999_000).unwrap());
+    let limiter = Limiter::builder(MemoryStore::new()).clock(clock.clone()).build();
+    let prices = json!({"prices": {"file": list, "amounts": ["cost"]}});
+    let server = Running::start(config(prices), limiter).await;
+    let usage = json!({"output": 1000});
+    let wanted = json!({"entity": "u", "resource": "m", "usage": usage, "limits": ["usd=1/never"]});
+    let granted = server.post("/v1/acquire", &wanted).await;
+    clock.advance(Duration::from_secs(1));
+    let corrected = adjust(&server, &granted.permit(), "a", json!({"usage": usage})).await;
+    assert_eq!(corrected.body["changed"], false, "{corrected:?}");
+    let again = server.post("/v1/acquire", &wanted).await;
+    assert_eq!(again.body["limits"][0]["available"], 0.9, "the new price: {again:?}");
 }
 
 #[tokio::test]
