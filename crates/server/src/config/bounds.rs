@@ -16,7 +16,7 @@ pub struct Bounds {
     /// The requests that are in flight at a time. Health and metrics are not counted. Further ones are answered with 503.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub requests: usize,
-    /// The time that a request may take from its first byte to the answer, in milliseconds.
+    /// The time that a request may take from the end of its head to the answer, in milliseconds.
     #[schemars(range(min = 1_000, max = 600_000))]
     pub request_ms: u64,
     /// The time that open requests have to finish when the server stops, in milliseconds.

@@ -86,12 +86,19 @@ fn messages(error: &ValidationError<'_>, schema: &Value) -> Vec<(String, String)
                 "not 64 hexadecimal digits; `printf %s \"$TOKEN\" | sha256sum` makes them";
             vec![(at.to_owned(), message.to_owned())]
         }
-        // Without the value: it may be a key or a password.
-        _ if at.ends_with("/sha256") || SECRETS.iter().any(|section| at.starts_with(section)) => {
-            vec![(at.to_owned(), error.masked().to_string())]
-        }
+        // Without the value.
+        _ if may_be_secret(at) => vec![(at.to_owned(), error.masked().to_string())],
         _ => vec![(at.to_owned(), error.to_string())],
     }
+}
+
+/// True if a value of the wrong form may be a key, a token or a password, or contain one.
+fn may_be_secret(at: &str) -> bool {
+    let is_caller = at.rsplit_once('/').is_some_and(|(parent, _)| parent == "/callers");
+    at.ends_with("/sha256")
+        || at == "/callers"
+        || is_caller
+        || SECRETS.iter().any(|secret| at.starts_with(secret) || secret.starts_with(at))
 }
 
 /// The section that has the setting at a JSON pointer. Every section may be absent.
@@ -191,6 +198,21 @@ mod tests {
             "{found}"
         );
         assert!(!found.contains("secret"), "it may be a token: {found}");
+    }
+
+    #[test]
+    fn a_value_in_the_place_of_a_section_may_be_a_secret() {
+        for text in [
+            "secret",
+            "permits: secret",
+            "permits: {keys: [secret]}",
+            "callers: [secret]",
+            "store: redis://:secret@host",
+            "store: {redis: secret}",
+        ] {
+            let found = found(text);
+            assert!(!found.contains("secret"), "{text}: {found}");
+        }
     }
 
     #[test]
