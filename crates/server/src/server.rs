@@ -150,7 +150,13 @@ impl Server {
         }
         drop((listener, stopped));
         let time = Duration::from_millis(bounds.shutdown_ms);
-        if timeout(time, graceful.shutdown()).await.is_err() {
+        let slots = bounds.requests.min(Semaphore::MAX_PERMITS);
+        let ended = async {
+            graceful.shutdown().await;
+            // Corrections go on when their clients have left.
+            state.request_slots.acquire_many(u32::try_from(slots).unwrap_or(u32::MAX)).await.is_ok()
+        };
+        if timeout(time, ended).await.is_err() {
             tracing::warn!("stopped with open requests: they took longer than bounds.shutdown_ms");
         }
         let settled = state.limiter.shutdown(time.max(RETURN_LEASES_MIN)).await;

@@ -7,8 +7,10 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sluicegate::Limiter;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinError;
 use tokio_rustls::TlsAcceptor;
+use tracing::Instrument as _;
 
 use crate::callers::Callers;
 use crate::config::{Bounds, Config, KeySource, OnUnavailable, Permits};
@@ -25,11 +27,11 @@ pub(crate) struct ServerState {
     /// True: while the store is unavailable, requests are decided without it.
     pub(crate) decides_alone: bool,
     /// One for each request that may be in flight.
-    pub(crate) request_slots: Semaphore,
+    pub(crate) request_slots: Arc<Semaphore>,
     /// One for each request that may wait for tokens.
     pub(crate) waiting_slots: Semaphore,
-    /// The time at which the store was last asked if it is ready, and its answer. The lock is held
-    /// while it is asked.
+    /// The time of the store's last answer if it is ready, and the answer. The lock is held while it
+    /// is asked.
     pub(crate) readiness: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// Signs the ids of permits if the configuration names no key.
     random_key: [u8; 32],
@@ -38,6 +40,34 @@ pub(crate) struct ServerState {
     permits: AtomicU64,
     /// The configuration, as of the last reload.
     reloadable: RwLock<Arc<Reloadable>>,
+}
+
+/// The place of a request among those in flight. Work that goes on when the client has left keeps it,
+/// so that a server ends after that work.
+#[derive(Clone)]
+pub(crate) struct Slot(#[expect(dead_code, reason = "held")] Arc<OwnedSemaphorePermit>);
+
+impl Slot {
+    /// A place, if one is free.
+    pub(crate) fn of(state: &ServerState) -> Option<Self> {
+        let slot = Arc::clone(&state.request_slots).try_acquire_owned().ok()?;
+        Some(Self(Arc::new(slot)))
+    }
+
+    /// Does the work to its end, also if the client does not wait for the answer.
+    ///
+    /// # Errors
+    /// If the work panics.
+    pub(crate) async fn finish<T: Send + 'static>(
+        self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let work = async move {
+            let _slot = self;
+            work.await
+        };
+        tokio::spawn(work.in_current_span()).await
+    }
 }
 
 /// The parts that a reload replaces.
@@ -78,7 +108,7 @@ impl ServerState {
                 config.on_unavailable,
                 OnUnavailable::Allow | OnUnavailable::Local
             ),
-            request_slots: Semaphore::new(bounds.requests.min(Semaphore::MAX_PERMITS)),
+            request_slots: Arc::new(Semaphore::new(bounds.requests.min(Semaphore::MAX_PERMITS))),
             // Those that do not wait still have places.
             waiting_slots: Semaphore::new((bounds.requests / 2).clamp(1, Semaphore::MAX_PERMITS)),
             readiness: tokio::sync::Mutex::default(),

@@ -13,7 +13,7 @@ use tonic::Status;
 use super::groups::Group;
 use super::rules::Bucket;
 use super::status::FoundLimit;
-use crate::state::ServerState;
+use crate::state::{ServerState, Slot};
 
 /// The result for one bucket.
 #[derive(Default)]
@@ -65,6 +65,7 @@ pub(super) async fn peek(state: &ServerState, group: &Group) -> Result<Decision,
 pub(super) async fn acquire_all(
     state: &Arc<ServerState>,
     groups: Vec<Group>,
+    slot: Slot,
 ) -> Result<(Vec<Group>, Vec<Decision>), Status> {
     if groups.len() < 2 {
         let decisions = try_join_all(groups.iter().map(|group| acquire(state, group))).await?;
@@ -73,6 +74,7 @@ pub(super) async fn acquire_all(
     let (answer, answered) = oneshot::channel();
     let state = Arc::clone(state);
     tokio::spawn(async move {
+        let _slot = slot;
         let results = join_all(groups.iter().map(|group| acquire(&state, group))).await;
         let (granted, failures): (Vec<_>, Vec<_>) =
             results.into_iter().partition(|result| result.is_ok());
@@ -123,8 +125,23 @@ pub(super) async fn give_back(decisions: &[Decision]) {
     }
 }
 
+/// Counts the amounts of each bucket, also if the client does not wait for the answer: Envoy reports a
+/// use once, and waits some milliseconds.
+pub(super) async fn adjust_all(
+    state: &Arc<ServerState>,
+    groups: Vec<Group>,
+    slot: Slot,
+) -> Result<(), Status> {
+    let state = Arc::clone(state);
+    let counted = slot.finish(async move {
+        let results = join_all(groups.iter().map(|group| adjust(&state, group))).await;
+        results.into_iter().collect()
+    });
+    counted.await.unwrap_or_else(|_| Err(Status::internal("not counted")))
+}
+
 /// Counts amounts, whatever the balance; negative ones are given back.
-pub(super) async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
+async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
     let Bucket { entity, resource } = &group.bucket;
     if group.amounts.is_empty() {
         return Ok(());

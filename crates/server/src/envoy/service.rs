@@ -11,11 +11,11 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use tonic::{Request, Response, Status};
 
-use super::calls::{Decision, acquire_all, adjust, give_back, peek};
+use super::calls::{Decision, acquire_all, adjust_all, give_back, peek};
 use super::groups::{Call, Group, groups};
 use super::status::{FoundLimit, of_code, status_of};
 use crate::config::Unknown;
-use crate::state::ServerState;
+use crate::state::{ServerState, Slot};
 
 /// Envoy's rate limit service on a limiter.
 pub(crate) struct Service {
@@ -28,6 +28,8 @@ impl RateLimitService for Service {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
+        let slot = request.extensions().get::<Slot>().cloned();
+        let slot = slot.ok_or_else(|| Status::internal("the request has no place"))?;
         let request = request.into_inner();
         let reloadable = self.state.reloadable();
         let rules = reloadable.rules.as_ref().ok_or_else(|| {
@@ -46,11 +48,10 @@ impl RateLimitService for Service {
             self.add(&mut answer, &peeks, &decisions);
         }
         if !answer.is_refused {
-            let (acquires, decisions) = acquire_all(&self.state, acquires).await?;
+            let (acquires, decisions) = acquire_all(&self.state, acquires, slot.clone()).await?;
             self.add(&mut answer, &acquires, &decisions);
             if !answer.is_refused
-                && let Err(status) =
-                    try_join_all(adjusts.iter().map(|group| adjust(&self.state, group))).await
+                && let Err(status) = adjust_all(&self.state, adjusts, slot).await
             {
                 give_back(&decisions).await;
                 return Err(status);

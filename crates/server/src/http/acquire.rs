@@ -10,8 +10,8 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sluicegate::request::Remaining;
-use sluicegate::types::{Amounts, EpochMillis};
-use sluicegate::{AcquireError, AcquireRequest, Limit, Limiter, Permit};
+use sluicegate::types::{Amounts, EpochMillis, Millitokens};
+use sluicegate::{AcquireError, AcquireRequest, EntityId, Limit, Limiter, Permit, Resource};
 use utoipa::ToSchema;
 
 use super::amount::{self, TokenCounts, Written, number, priced};
@@ -64,7 +64,7 @@ pub(super) struct AcquireAnswer {
     permit: String,
     /// The time until which that is possible, RFC 3339.
     expires_at: String,
-    /// The limits after the grant. Empty if the store did not decide.
+    /// The limits after the grant, as far as they are known.
     limits: Vec<Balance>,
     /// True if the store did not decide: it was unavailable. Then nothing can be corrected.
     degraded: bool,
@@ -114,6 +114,12 @@ pub(super) async fn acquire(
         None => Amounts::new(),
     };
     amounts.extend(amount::read(&body.amounts)?);
+    if !amounts.is_empty() && amounts.values().all(|amount| *amount == Millitokens::ZERO) {
+        // A model may be free, and the limiter grants no request for nothing.
+        EntityId::new(&body.entity).map_err(Problem::bad)?;
+        Resource::new(&body.resource).map_err(Problem::bad)?;
+        return Ok(Json(body.granted(&state, None, &[], amounts, [asked_at; 2])).into_response());
+    }
     let _waiting = match body.wait_ms {
         0 => None,
         _ => Some(state.waiting_slots.try_acquire().map_err(|_| {
@@ -127,7 +133,7 @@ pub(super) async fn acquire(
         Ok(permit) => {
             let remaining = permit.remaining();
             let headers = sluicegate_tower::headers_of_grant(&remaining, &body.entity, now);
-            let answer = body.granted(&state, &permit, &remaining, amounts, [asked_at, now]);
+            let answer = body.granted(&state, Some(&permit), &remaining, amounts, [asked_at, now]);
             Ok((headers, Json(answer)).into_response())
         }
         // Limits come from clients, too.
@@ -168,18 +174,22 @@ impl AcquireBody {
     fn granted(
         self,
         state: &ServerState,
-        permit: &Permit,
+        permit: Option<&Permit>,
         remaining: &[Remaining],
         amounts: Amounts,
         [asked_at, now]: [EpochMillis; 2],
     ) -> AcquireAnswer {
         let ids = &state.reloadable().ids;
-        let degraded = permit.degraded().is_some();
+        let degraded = permit.is_some_and(|permit| permit.degraded().is_some());
+        let parent = match permit {
+            Some(permit) => permit.buckets().nth(1).map(|bucket| bucket.entity.to_string()),
+            None => self.parent,
+        };
         let granted = Granted {
             name: state.permit_name(),
             entity: self.entity,
             resource: self.resource,
-            parent: permit.buckets().nth(1).map(|bucket| bucket.entity.to_string()),
+            parent,
             taken: if degraded { Amounts::new() } else { amounts },
             limits: self.limits,
             parent_limits: self.parent_limits,

@@ -50,8 +50,9 @@ pub(super) fn need_token(document: &mut OpenApi, role: Role) {
     }
 }
 
-/// Adds to each operation the refusals of bad input and of an overloaded server.
-pub(super) fn may_be_refused(document: &mut OpenApi) {
+/// Adds to each operation the refusals of bad input and of an overloaded server. Every store answers an
+/// acquire, and DynamoDB alone answers the others.
+pub(super) fn may_be_refused(document: &mut OpenApi, role: Role) {
     for operation in operations(document) {
         add(operation, "400", "Bad input");
         if operation.request_body.is_some() {
@@ -59,6 +60,13 @@ pub(super) fn may_be_refused(document: &mut OpenApi) {
             add(operation, "415", "The body is not application/json");
         }
         add(operation, "500", "The server cannot use its store: its log has the reason");
+        if role != Role::Acquire {
+            add(
+                operation,
+                "501",
+                "The store has no entities, stored limits or usage: use DynamoDB",
+            );
+        }
         add(operation, "503", "The store or the server is overloaded or does not answer");
     }
 }

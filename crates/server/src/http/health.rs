@@ -28,8 +28,11 @@ pub(super) async fn healthz() -> &'static str {
 pub(super) async fn readyz(State(state): State<Arc<ServerState>>) -> Result<&'static str, Problem> {
     let mut readiness = state.readiness.lock().await;
     let is_ready = match *readiness {
-        Some((asked_at, is_ready)) if asked_at.elapsed() < READINESS_AGE_MAX => is_ready,
-        _ => readiness.insert((Instant::now(), is_ready(&state).await)).1,
+        Some((answered_at, is_ready)) if answered_at.elapsed() < READINESS_AGE_MAX => is_ready,
+        _ => {
+            let is_ready = is_ready(&state).await;
+            readiness.insert((Instant::now(), is_ready)).1
+        }
     };
     match is_ready {
         true => Ok("ok\n"),

@@ -32,17 +32,20 @@ use utoipa_axum::routes;
 use crate::config::Role;
 use crate::envoy::Service;
 use crate::metrics::{Seen, rendered};
-use crate::state::ServerState;
+use crate::state::{ServerState, Slot};
 use crate::traces;
 use problem::Problem;
 
+/// The bytes that a message of Envoy may always have: it admits 60 KiB of headers, several descriptors
+/// may have the same one, and a request whose message is refused is not limited.
+const MESSAGE_BYTES_MIN: usize = 1_024 * 1_024;
 /// The longest text of a refusal by the framework.
 const REFUSAL_BYTES_MAX: usize = 4_096;
 
 /// The routes of the API, with the document that describes them.
 fn api(state: &Arc<ServerState>) -> (Router<Arc<ServerState>>, utoipa::openapi::OpenApi) {
     let envoy = RateLimitServiceServer::new(Service { state: Arc::clone(state) })
-        .max_decoding_message_size(state.bounds.body_bytes);
+        .max_decoding_message_size(state.bounds.body_bytes.max(MESSAGE_BYTES_MIN));
     let acquire = OpenApiRouter::new()
         .routes(routes!(acquire::acquire))
         .routes(routes!(permits::adjust))
@@ -58,7 +61,7 @@ fn api(state: &Arc<ServerState>) -> (Router<Arc<ServerState>>, utoipa::openapi::
         .routes(routes!(limits::put, limits::delete));
     let guarded = |mut routes: OpenApiRouter<Arc<ServerState>>, role: Role| {
         document::need_token(routes.get_openapi_mut(), role);
-        document::may_be_refused(routes.get_openapi_mut());
+        document::may_be_refused(routes.get_openapi_mut(), role);
         routes.route_layer(from_fn_with_state((Arc::clone(state), role), guard))
     };
     // An overloaded server is still healthy, and its metrics are needed most.
@@ -142,11 +145,16 @@ async fn guard(
 
 /// # Errors
 /// 503 without a place, or if the time is over.
-async fn in_time(state: &ServerState, request: Request, next: Next) -> Result<Response, Problem> {
+async fn in_time(
+    state: &ServerState,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
     let overloaded = |detail: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
-    let _slot = state.request_slots.try_acquire().map_err(|_| {
+    let slot = Slot::of(state).ok_or_else(|| {
         overloaded("the server has as many requests as it may have: ask again later")
     })?;
+    request.extensions_mut().insert(slot.clone());
     let time = Duration::from_millis(state.bounds.request_ms);
     let response = tokio::time::timeout(time, next.run(request)).await;
     response.map_err(|_| overloaded("the request took longer than the server allows"))

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderName};
@@ -23,7 +23,7 @@ use super::body::Body;
 use super::problem::Problem;
 use super::time::rfc3339;
 use crate::permit_id::Granted;
-use crate::state::ServerState;
+use crate::state::{ServerState, Slot};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The longest `Idempotency-Key`, in bytes.
@@ -56,7 +56,17 @@ impl AdjustBody {
             priced(state, &granted.resource, usage, asked_at.map_err(Problem::bad)?)
         };
         match self {
-            Self::To(amounts) | Self::By(amounts) => amount::read(amounts),
+            Self::By(amounts) => amount::read(amounts),
+            Self::To(amounts) => {
+                let amounts = amount::read(amounts)?;
+                match amounts.iter().find(|(_, amount)| **amount < Millitokens::ZERO) {
+                    Some((limit, _)) => Err(Problem::bad(format!(
+                        "the amount of {:?} is negative: `to` names what was used, `by` gives back",
+                        limit.as_str()
+                    ))),
+                    None => Ok(amounts),
+                }
+            }
             Self::Usage(usage) => priced(&(*usage).into()),
             Self::Response(response) => {
                 let usage = Usage::from_response(response.get().as_bytes());
@@ -99,6 +109,7 @@ pub(super) struct AdjustAnswer {
 )]
 pub(super) async fn adjust(
     State(state): State<Arc<ServerState>>,
+    Extension(slot): Extension<Slot>,
     Path(id): Path<String>,
     headers: HeaderMap,
     Body(body): Body<AdjustBody>,
@@ -115,7 +126,7 @@ pub(super) async fn adjust(
         let hash = URL_SAFE_NO_PAD.encode(&Sha256::digest(key)[..12]);
         format!("{}.{hash}", granted.name)
     });
-    correct(&state, granted, by, once).await
+    slot.finish(async move { correct(&state, granted, by, once).await }).await?
 }
 
 /// The amounts that are missing to reach `to`. Limits that it does not name stay as they are.
@@ -138,12 +149,13 @@ fn difference(mut to: Amounts, taken: &Amounts) -> Amounts {
 )]
 pub(super) async fn release(
     State(state): State<Arc<ServerState>>,
+    Extension(slot): Extension<Slot>,
     Path(id): Path<String>,
 ) -> Result<Json<AdjustAnswer>, Problem> {
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
     let (by, once) = (-&granted.taken, granted.name.clone());
-    correct(&state, granted, by, Some(once)).await
+    slot.finish(async move { correct(&state, granted, by, Some(once)).await }).await?
 }
 
 /// Corrects the buckets of a permit; with a key `once`, at most one time.

@@ -9,6 +9,7 @@ use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use sluicegate::dynamo::{ConfigError, ReadError};
 use sluicegate::{AcquireError, AdjustError};
 use sluicegate_tower::problem;
+use tokio::task::JoinError;
 
 use crate::callers::Denied;
 use crate::permit_id::RefusedId;
@@ -79,6 +80,12 @@ impl From<Denied> for Problem {
             Denied::Role => "the token's roles do not include this operation",
         };
         Self::new(denied.status(), detail)
+    }
+}
+
+impl From<JoinError> for Problem {
+    fn from(error: JoinError) -> Self {
+        Self::broken(&error)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Envoy's rate limit service, by its generated client.
 
+use std::time::Duration;
+
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code::{
@@ -10,11 +12,11 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
 use sluicegate::{DynamoStore, LeaseSettings, Limiter, MemoryStore, OnUnavailable};
-use sluicegate_testkit::{Proxy, on_every_engine};
+use sluicegate_testkit::{Fault, Proxy, on_every_engine};
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Status};
 
-use crate::running::{Running, config};
+use crate::running::{Running, asked, config, patient};
 
 fn rules() -> Value {
     json!({"envoy": {"domains": [{"domain": "edge", "rules": [
@@ -294,6 +296,41 @@ async fn hits_that_cancel_out_take_nothing() {
     let look = descriptor(&[("user", "a"), ("tokens", "x")], Some(0));
     let looked = ask(&mut client, 0, vec![look]).await.unwrap();
     assert_eq!(codes(&looked), (Granted, vec![(Granted, 1_000)]));
+}
+
+/// Envoy reports a use once, when the stream is done, and waits 20 ms for the answer.
+#[tokio::test]
+async fn use_is_counted_although_envoy_does_not_wait_for_the_answer() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let server = Running::start(config(rules()), patient(&proxy, &table)).await;
+        let mut client = client(&server).await;
+        proxy.inject(|_| Fault::Delay(Duration::from_millis(200)));
+        let used = vec![descriptor(&[("user", "a"), ("used", "x")], Some(600))];
+        tokio::select! {
+            early = ask(&mut client, 0, used) => panic!("{early:?}"),
+            () = asked(&proxy) => {}
+        }
+        drop(client);
+        server.ended().await;
+        let direct = Limiter::new(DynamoStore::new(engine.client().clone(), &table));
+        let limits = direct.peek("a", "api").await.unwrap();
+        assert_eq!(limits[0].available.get() / 10_000, 40, "{limits:?}");
+    })
+    .await;
+}
+
+/// A long header in several descriptors: a request that the server does not read is not limited.
+#[tokio::test]
+async fn long_values_are_limited_too() {
+    let server = in_memory(json!({})).await;
+    let path = "x".repeat(60_000);
+    let long = || vec![descriptor(&[("user", "a")], None), descriptor(&[("path", &path)], None)];
+    let mut client = client(&server).await;
+    let descriptors = [long(), long(), long()].concat();
+    let answer = ask(&mut client, 0, descriptors).await.unwrap();
+    assert_eq!(codes(&answer).1[1], (Granted, 97));
 }
 
 /// The parent has the limit already when a child that does not gets it.

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use sluicegate::types::EpochMillis;
 use sluicegate::{DynamoStore, Limiter, MemoryStore, TestClock};
 use sluicegate_local::client;
-use sluicegate_testkit::{Proxy, on_every_engine};
+use sluicegate_testkit::{Fault, Proxy, on_every_engine};
 
-use crate::running::{Answer, Running, config};
+use crate::running::{Answer, Running, asked, config, patient};
 
 /// A file with a key, for servers that share it.
 fn key() -> (tempfile::TempDir, Value) {
@@ -95,6 +95,27 @@ async fn a_release_with_a_lost_answer_is_repeated_without_harm() {
         assert!([200, 503].contains(&lost.status.as_u16()), "{lost:?}");
         assert_eq!(release(&direct, &granted).await.body["changed"], false);
         assert!((available(&direct).await - 1_000.0).abs() < 1e-9);
+    })
+    .await;
+}
+
+/// The work is done, and somebody pays for it.
+#[tokio::test]
+async fn a_correction_is_made_although_its_client_leaves_and_the_server_ends() {
+    let (_folder, permits) = key();
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let slow = Running::start(config(permits.clone()), patient(&proxy, &table)).await;
+        let direct = replica(&permits, engine.endpoint_url(), &table).await;
+        let granted = acquire(&direct).await.permit();
+        proxy.inject(|_| Fault::Delay(Duration::from_millis(200)));
+        tokio::select! {
+            early = adjust(&slow, &granted, "a", json!({"to": {"tpm": 620}})) => panic!("{early:?}"),
+            () = asked(&proxy) => {}
+        }
+        slow.ended().await;
+        assert!((available(&direct).await - 380.0).abs() < 1e-9);
     })
     .await;
 }
@@ -202,7 +223,10 @@ async fn corrections_are_priced_as_their_permit() {
 async fn prices_make_amounts_of_token_counts() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("prices.json");
-    let models = json!({"gpt-4o": [{"from": "2026-01-01", "input": "2.50", "output": "10.00", "cached_input": "1.25"}]});
+    let models = json!({
+        "gpt-4o": [{"from": "2026-01-01", "input": "2.50", "output": "10.00", "cached_input": "1.25"}],
+        "free": [{"from": "2026-01-01", "input": "0", "output": "0"}],
+    });
     std::fs::write(&list, json!({"currency": "USD", "models": models}).to_string()).unwrap();
     let prices = json!({"file": list, "amounts": ["cost", "output"]});
     let server = Running::in_memory(json!({"prices": prices})).await;
@@ -234,6 +258,15 @@ async fn prices_make_amounts_of_token_counts() {
         let answer = adjust(&server, &granted.permit(), "c", wrong.clone()).await;
         assert_eq!(answer.status, 400, "{wrong}");
     }
+    let free = json!({"entity": "u", "resource": "free", "usage": {}, "limits": ["usd=1/never"]});
+    let granted = server.post("/v1/acquire", &free).await;
+    assert_eq!(granted.status, 200, "{granted:?}");
+    let usage = json!({"usage": {"output": 80}});
+    assert_eq!(adjust(&server, &granted.permit(), "d", usage).await.body["changed"], false);
+    let more = adjust(&server, &granted.permit(), "e", json!({"to": {"usd": 0.25}})).await;
+    assert_eq!(more.body["changed"], true, "{more:?}");
+    let negative = adjust(&server, &more.permit(), "f", json!({"to": {"usd": -1}})).await;
+    assert_eq!(negative.status, 400, "{negative:?}");
     let error = sluicegate_server::Server::bind(
         config(json!({"prices": {"file": folder.path().join("none.json")}})),
         Limiter::new(MemoryStore::new()),

@@ -7,10 +7,13 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use sluicegate::{Limiter, MemoryStore};
+use sluicegate::{DynamoStore, Limiter, MemoryStore};
+use sluicegate_local::client;
 use sluicegate_server::{Config, Reloader, Server};
+use sluicegate_testkit::Proxy;
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -36,6 +39,19 @@ pub(crate) fn config(json: Value) -> Config {
     let mut json = json;
     json["listen"] = serde_json::json!({"address": "127.0.0.1:0"});
     serde_json::from_value(json).unwrap()
+}
+
+/// A limiter on the table behind the proxy, whose calls may take long.
+pub(crate) fn patient(proxy: &Proxy, table: &str) -> Limiter {
+    let store = DynamoStore::new(client::dynamodb(&proxy.endpoint_url()), table);
+    Limiter::builder(store).deadline(Duration::from_secs(20)).build()
+}
+
+/// Waits for a first call.
+pub(crate) async fn asked(proxy: &Proxy) {
+    while proxy.received_by_operation().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 impl Running {
