@@ -60,10 +60,9 @@ impl Claim {
         // A calendar limit keeps none: it would withhold tokens until the next boundary.
         let accrues_evenly = refill.calendar().is_none();
         let headroom = if accrues_evenly { (accrues - amount).min(cap - amount).max(0) } else { 0 };
-        // A claim of a whole interval is cut where it would leave less than the headroom, and a cut claim
-        // leaves all of it. A shorter
-        // one is cut only where it would exceed the cap: otherwise busy writers would keep the
-        // bucket below its burst for ever (ADR 6).
+        // A claim over a whole interval is cut if it would leave less than the headroom. A shorter claim
+        // is cut only if it would exceed the cap: otherwise busy writers would keep the bucket below its
+        // burst for ever (ADR 6). A claim that is cut leaves the whole headroom.
         let room = if accrued < accrues { 0 } else { headroom };
         if tokens + gap <= cap - room && !may_forgive {
             // A refund that lands first must not be topped up by a refill computed without it.

@@ -147,7 +147,8 @@ impl Configuration {
     }
 
     /// True if the item follows a change of some level that this copy does not know. Read the levels
-    /// again before deciding, by a strongly consistent read. Otherwise the item stays as it is.
+    /// again before deciding, by a strongly consistent read. If they cannot be read, leave the item as
+    /// it is.
     #[must_use]
     pub fn is_behind(&self, image: &CompositeBucket) -> bool {
         let recency = self.stored.as_ref().map(|stored| stored.recency(&image.config_stamp));

@@ -1,7 +1,7 @@
 //! The plans of writes that take tokens: from an item that exists, and by a new item.
 //!
 //! [`normal`] claims the refill of every limit up to now, under a lock on the refill timestamp.
-//! [`take_unclaimed`] takes from the balance without a claim, after another writer claimed a moment
+//! [`take_unclaimed`] takes from the balance without a claim, after an earlier write claimed a moment
 //! ago.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +22,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// The least balance of each limit, refill and returned tokens included, with which the last acquire
-    /// or lease of the write succeeds: the sum of what is taken before it and by it. Corrections after it
-    /// add nothing.
+    /// For each limit, the balance that the acquires and leases of this write need, with refill and
+    /// returned tokens: the sum of all amounts up to and including the last of them. A correction after
+    /// it does not raise the floor.
     pub(crate) floors: &'a Amounts,
     /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
@@ -70,7 +70,7 @@ impl<'a> Debit<'a> {
     }
 }
 
-/// Takes without a claim, if another writer claimed within the interval and every balance is enough
+/// Takes without a claim, if an earlier write claimed within the interval and every balance is enough
 /// without the refill since.
 pub(crate) fn take_unclaimed(
     view: &View<'_>,

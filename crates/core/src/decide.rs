@@ -123,7 +123,7 @@ fn assess_new(acquire: Acquire<'_>) -> Assessment {
     Assessment::Covered
 }
 
-/// Takes from an item what it covers, without a claim where another writer claimed a moment ago.
+/// Takes from an item what it covers, without a claim where an earlier write claimed a moment ago.
 pub(crate) fn take_from(
     image: &CompositeBucket,
     acquire: Acquire<'_>,

@@ -16,7 +16,7 @@ pub enum WritePath {
     Create,
     /// Claims the refill of every limit and consumes.
     Normal,
-    /// Consumes the balance without a claim; another writer claimed a moment ago.
+    /// Consumes the balance without a claim; an earlier write claimed a moment ago.
     Unclaimed,
     /// Adds without a condition on the balance: refunds, forced corrections, a moved expiry. Other
     /// corrections that take use `Normal` and `Unclaimed`.

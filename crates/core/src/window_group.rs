@@ -4,8 +4,8 @@
 //! window; each shard of a bucket is an item. It becomes one update of that window, or several if its
 //! records name more limits than an update can.
 //!
-//! An update carries the positions of its first and its last record. The store applies it only while
-//! the window's watermark is absent or below the first position. Otherwise the store returns the
+//! An update carries the positions of its first and its last record. The table applies it only while
+//! the window's watermark is absent or below the first position. Otherwise the table returns the
 //! watermark, and [`WindowGroup::next_update`] gives the update of the records after it. The condition
 //! and the addition are one write, so a record is counted once, however often and in whatever batches
 //! it is delivered.

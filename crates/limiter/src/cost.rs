@@ -7,8 +7,8 @@ use sluicegate_core::WritePath;
 /// The cost of an acquire.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
-    /// The path of the last write; `None` if nothing was written (shadow mode, leased tokens, an
-    /// unavailable store).
+    /// The path of the last write; `Unclaimed` if an attempt whose answer was lost had taken the
+    /// tokens. `None` if nothing was written (shadow mode, leased tokens, an unavailable store).
     pub path: Option<WritePath>,
     /// Writes attempted.
     pub attempts: u32,

@@ -50,6 +50,8 @@
 //!
 //! The store never refuses an adjustment. A balance may go below zero; the next acquires are then
 //! refused until refill has paid the debt. Dropping a permit keeps the consumption.
+//! Dropping the future of an acquire takes nothing: if its write is under way, the next write on the
+//! bucket gives the tokens back. If there is none before the process ends, they stay taken.
 //! [`Limiter::adjust`](crate::Limiter::adjust) corrects a bucket without a permit; with a key
 //! ([`once`](crate::request::AdjustRequest::once)), once in all processes, for four write units.
 //! [`wait_up_to`](crate::AcquireRequest::wait_up_to) waits for tokens that refill soon; waiting
@@ -63,7 +65,8 @@
 //! them ([`Limiter::set_limits`](crate::Limiter::set_limits)) at one of four levels: an entity and
 //! a resource, an entity, a resource, or everything. Each limit comes from the narrowest level that
 //! names it. A limiter remembers stored limits for a minute. A bucket follows a change with its
-//! next refill: new limits start full, changed limits keep their balance, deleted limits disappear.
+//! next refill: new limits start full, changed limits keep their balance up to the new burst, deleted
+//! limits disappear. A calendar limit keeps what its period consumed instead.
 //! A process that has not seen the change yet adopts the limits that it finds in the bucket.
 //!
 //! # A user and its team

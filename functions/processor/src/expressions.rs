@@ -55,7 +55,7 @@ impl Update {
 
     /// Sets the condition: the watermark is absent or below `first`. Returns the SET clauses: the
     /// watermark and the index keys. By this condition a window counts a record once.
-    fn advance_watermark(
+    fn condition_on_watermark(
         &mut self,
         group: &WindowGroup<'_>,
         first: &SequenceNumber,
@@ -119,7 +119,7 @@ pub(crate) fn count(
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
-    let mut sets = built.advance_watermark(group, &update.first, &update.last);
+    let mut sets = built.condition_on_watermark(group, &update.first, &update.last);
     for (limit, amount) in amounts.iter().take(AMOUNTS_MAX) {
         sets.push_str(", ");
         sets.push_str(&built.term(keys::amount_attribute(limit), " = ", number(amount.get())));
@@ -152,7 +152,7 @@ pub(crate) fn advance_watermark(
     expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let sets = built.advance_watermark(group, first, last);
+    let sets = built.condition_on_watermark(group, first, last);
     built.expression = format!("SET {sets}");
     built.expire(expiry_s);
     built

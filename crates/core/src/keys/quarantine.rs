@@ -29,8 +29,8 @@ pub struct QuarantineId {
     /// Its position, if it has a readable one.
     pub sequence: Option<SequenceNumber>,
     /// Two items may share a position, so this is a digest of the item's key. If the record cannot be
-    /// parsed, or its position or its ARN is unreadable, it is a digest of the record's bytes. (No ARN
-    /// at all is readable: its label is `-`.)
+    /// parsed, or its position or its ARN is unreadable, it is a digest of the record's bytes. A record
+    /// without an ARN counts as readable: its label is `-`.
     pub digest: Digest,
     /// The one kind of window that lacks the record; `None`: an entry of the whole record.
     pub kind: Option<WindowKind>,

@@ -133,10 +133,10 @@ impl QueueBucket {
         self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
     }
 
-    /// The write that brings the item to the limits of a request that is refused, if it is due: not for
-    /// `QUIET_MS` after another such write was outrun. Otherwise it is due at once for newer stored limits,
-    /// and once a minute for the same limits of requests: processes whose requests disagree would
-    /// write one refusal after another.
+    /// The write that brings the item to the limits of a refused request, if it is due. It is not due
+    /// for `QUIET_MS` after another such write was outrun. Newer stored limits are due at once. Limits
+    /// of requests are due once a minute: otherwise two processes with different limits would rewrite
+    /// the item at every refusal.
     pub(super) fn reconfiguration(
         &self,
         acquire: Acquire<'_>,

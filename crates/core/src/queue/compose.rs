@@ -101,8 +101,8 @@ impl<W> WriteQueue<W> {
             self.waiting.push(member);
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        // Without a caller the members are refunds. They are sent alone only if a request waits that
-        // neither an upkeep nor a read would help first: it needs their tokens.
+        // If no member has a caller, all members are refunds. They are sent alone only if a caller waits
+        // for their tokens, and not for an upkeep or a read.
         let needs_refunds = upkeep.is_none() && !wants_read && !self.is_idle();
         if has_caller || needs_refunds && !members.is_empty() {
             return self.launch(draft, members, now, new_id);

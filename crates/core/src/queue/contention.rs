@@ -17,8 +17,8 @@ pub struct ContentionEstimate {
 }
 
 const WHOLE: u32 = 1_024;
-/// An observation of other writers moves a share up by half of the way; an observation that there
-/// are none moves it down by a quarter. Both mistakes cost a write, and processes that share a bucket
+/// An observation of other writers moves a share up by half of the way to the whole; an observation
+/// that there are none moves it down by a quarter. Both mistakes cost a write, and processes that share a bucket
 /// do so for a while.
 const UP: u32 = 2;
 const DOWN: u32 = 4;
@@ -57,10 +57,8 @@ impl ContentionEstimate {
 }
 
 fn shift(share: &mut u32, happened: bool) {
-    let target = if happened { WHOLE } else { 0 };
-    *share = if target > *share {
-        *share + (target - *share).div_ceil(UP)
-    } else {
-        *share - share.div_ceil(DOWN)
-    };
+    match happened {
+        true => *share += (WHOLE - *share).div_ceil(UP),
+        false => *share -= share.div_ceil(DOWN),
+    }
 }

@@ -17,9 +17,9 @@ use crate::{
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// The least balance of each limit, refill and returned tokens included, with which the last acquire
-    /// or lease of the write succeeds: the sum of what is taken before it and by it. Corrections after it
-    /// add nothing.
+    /// For each limit, the balance that the acquires and leases of this write need, with refill and
+    /// returned tokens: the sum of all amounts up to and including the last of them. A correction after
+    /// it does not raise the floor.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.

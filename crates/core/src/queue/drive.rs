@@ -39,7 +39,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Notes that a request took effect after its caller left. The next write gives back the tokens of
+    /// Notes that a request took effect, and that its caller left without learning it. The next write gives back the tokens of
     /// an acquire. A correction or a lease stands, and gets its outcome when it enters again.
     pub fn done_unseen(&mut self, request: QueuedRequest, done: Done) {
         match request.purpose {

@@ -60,8 +60,8 @@ impl UnackedRequest {
 
 /// True if the image can no longer tell whether a lost write happened. Either there is no item, or the
 /// item's list of ids is full and has none of the ids from before the write: then `id` may have come
-/// and gone. `id` is not looked at: a repetition that was acknowledged has put
-/// it there, and it says nothing of the attempt before.
+/// and gone. `id` itself proves nothing, so it is left out: perhaps a repetition that was acknowledged
+/// put it there.
 pub(super) fn may_be_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

@@ -46,7 +46,7 @@ pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
             SetupError::BrokenItem { bucket: bucket.clone(), source: source.clone() }
         }
         SetupError::Rejected(why) => SetupError::Rejected(source(why)),
-        SetupError::Inconvertible(why) => SetupError::Rejected(why.to_string().into()),
+        SetupError::Inconvertible(why) => SetupError::Inconvertible(source(why)),
     }
 }
 

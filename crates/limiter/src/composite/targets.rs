@@ -1,8 +1,8 @@
 //! Finds the buckets of a request and their limits.
 //!
-//! Data in the request is never looked up. Other data is remembered for a minute. Data that is not
-//! remembered is read together with the bucket, by one eventually consistent read: half a unit an
-//! item.
+//! An acquire looks no data up that its request names. Other data is remembered for a minute. Data that
+//! is not remembered is read by one eventually consistent read, together with the bucket if that is not
+//! known either: half a unit an item.
 
 use std::sync::Arc;
 
