@@ -11,25 +11,27 @@ use crate::support::{Engine, T0, at, bucket, limiter, name, on_every_store};
 const FULL: i64 = 1_000_000;
 const ROUNDS: u64 = 60;
 const TASKS: u64 = 8;
+const PARENTS: [&str; 2] = ["team", "staff"];
 
 fn limits() -> [Limit; 1] {
     [Limit::quota("tokens", FULL.unsigned_abs())]
 }
 
 /// Drops half of the callers a short time after they asked. The tokens of the others, and only these,
-/// are gone in the end.
+/// are gone in the end. The callers of one child name two parents.
 async fn tokens_of_dropped_callers_come_back<E: Engine>(engine: E) {
     let limiter = limiter(engine.clone(), &TestClock::at(at(T0)));
-    let taken = Arc::new(AtomicI64::new(0));
+    let taken: Arc<[AtomicI64; 2]> = Arc::default();
     for round in 0..ROUNDS {
         let callers: Vec<_> = (0..TASKS)
             .map(|_| {
                 let (limiter, taken, amount) =
                     (limiter.clone(), Arc::clone(&taken), fastrand::i64(1..100));
+                let parent = fastrand::usize(..PARENTS.len());
                 tokio::spawn(async move {
                     let request = limiter.acquire("u", "r").consume("tokens", amount);
-                    request.limits(limits()).cascade_to("team").await.unwrap();
-                    taken.fetch_add(amount, Ordering::Relaxed);
+                    request.limits(limits()).cascade_to(PARENTS[parent]).await.unwrap();
+                    taken[parent].fetch_add(amount, Ordering::Relaxed);
                 })
             })
             .collect();
@@ -42,21 +44,25 @@ async fn tokens_of_dropped_callers_come_back<E: Engine>(engine: E) {
         }
     }
     // The next writes give them back.
-    let mut left = [0, 0];
+    let (mut gone, mut expected) = ([0; 3], [0; 3]);
     for _ in 0..100 {
-        let request = limiter.acquire("u", "r").consume("tokens", 1).limits(limits());
-        request.cascade_to("team").await.unwrap();
-        let gone = taken.fetch_add(1, Ordering::Relaxed) + 1;
-        for (left, entity) in left.iter_mut().zip(["u", "team"]) {
-            let image = engine.image(&bucket(entity, "r")).await.unwrap();
-            *left = image.limits[&name("tokens")].tokens.get() / 1_000;
+        for (parent, taken) in PARENTS.iter().zip(taken.iter()) {
+            let request = limiter.acquire("u", "r").consume("tokens", 1).limits(limits());
+            request.cascade_to(parent).await.unwrap();
+            taken.fetch_add(1, Ordering::Relaxed);
         }
-        if left == [FULL - gone; 2] {
+        for (gone, entity) in gone.iter_mut().zip([PARENTS[0], PARENTS[1], "u"]) {
+            let image = engine.image(&bucket(entity, "r")).await.unwrap();
+            *gone = FULL - image.limits[&name("tokens")].tokens.get() / 1_000;
+        }
+        let [first, second] = taken.each_ref().map(|taken| taken.load(Ordering::Relaxed));
+        expected = [first, second, first + second];
+        if gone == expected {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("left {left:?}, expected {}", FULL - taken.load(Ordering::Relaxed));
+    panic!("gone {gone:?}, expected {expected:?}");
 }
 
 /// A caller is alone in its process, and writers of other processes come between its write and the next

@@ -17,6 +17,9 @@ use super::newest_image::NewestImage;
 
 use crate::lock::lock;
 
+/// The most lanes of one child with its parents. Requests may name any parent.
+const PARENTS_MAX: usize = 16;
+
 /// All buckets that this process knows.
 #[derive(Debug)]
 pub(super) struct Images {
@@ -47,8 +50,8 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 struct EntryState {
     configuration: Option<KnownConfiguration>,
-    /// The requests that take from this bucket and its parent's in one transaction.
-    cascade: Option<(BucketId, Arc<Lane>)>,
+    /// For each parent, the requests that take from this bucket and the parent's in one transaction.
+    cascades: Vec<(BucketId, Arc<Lane>)>,
 }
 
 /// A configuration as it was last put together, and the stored levels that it was made from.
@@ -99,15 +102,16 @@ impl Entry {
         settings: QueueSettings,
     ) -> Arc<Lane> {
         let mut state = self.lock();
-        if let Some((of, lane)) = &state.cascade
-            && of == parent
-        {
+        if let Some((_, lane)) = state.cascades.iter().find(|(of, _)| of == parent) {
             return lane.clone();
         }
         let buckets = vec![bucket.clone(), parent.clone()];
         let lane = Lane::new(buckets, vec![self.known.clone(), entry.known.clone()], settings);
         let lane = Arc::new(lane);
-        state.cascade = Some((parent.clone(), lane.clone()));
+        if state.cascades.len() == PARENTS_MAX {
+            state.cascades.remove(0);
+        }
+        state.cascades.push((parent.clone(), lane.clone()));
         lane
     }
 
