@@ -1,14 +1,19 @@
 //! The callers of a server, by their bearer tokens.
 
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, StatusCode};
+use std::net::IpAddr;
+
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Version};
 
 use crate::config::{Caller, Role, TokenHash};
 
 /// The callers that the configuration names.
 pub(crate) struct Callers {
-    /// Empty: everyone may do everything.
+    /// Empty: every program on this machine may do everything.
     known: Vec<Caller>,
+    /// True: so may everyone else.
+    is_open: bool,
 }
 
 /// The reason why a request goes no further.
@@ -18,20 +23,22 @@ pub(crate) enum Denied {
     Unknown,
     /// The caller does not have the role.
     Role,
+    /// A browser asks for a web page, which may be anyone's.
+    WebPage,
 }
 
 impl Denied {
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::Unknown => StatusCode::UNAUTHORIZED,
-            Self::Role => StatusCode::FORBIDDEN,
+            Self::Role | Self::WebPage => StatusCode::FORBIDDEN,
         }
     }
 }
 
 impl Callers {
-    pub(crate) fn new(known: Vec<Caller>) -> Self {
-        Self { known }
+    pub(crate) fn new(known: Vec<Caller>, is_open: bool) -> Self {
+        Self { known, is_open }
     }
 
     /// Returns the caller's name if its token is known and it has `role`. The hash of the token is
@@ -39,15 +46,36 @@ impl Callers {
     ///
     /// # Errors
     /// [`Denied`].
-    pub(crate) fn authorize(&self, headers: &HeaderMap, role: Role) -> Result<&str, Denied> {
+    pub(crate) fn authorize<B>(&self, request: &Request<B>, role: Role) -> Result<&str, Denied> {
         if self.known.is_empty() {
-            return Ok("anyone");
+            let is_denied = !self.is_open && may_be_of_web_page(request);
+            return if is_denied { Err(Denied::WebPage) } else { Ok("anyone") };
         }
-        let hash = TokenHash::of(bearer(headers).ok_or(Denied::Unknown)?);
+        let hash = TokenHash::of(bearer(request.headers()).ok_or(Denied::Unknown)?);
         let caller = self.known.iter().rfind(|caller| caller.sha256.is(&hash));
         let caller = caller.ok_or(Denied::Unknown)?;
         if caller.roles.contains(&role) { Ok(&caller.name) } else { Err(Denied::Role) }
     }
+}
+
+/// True if a browser on this machine may have sent the request for a page of any site. It names the
+/// page in `Origin`. Or, if the page's own name resolves to this machine (DNS rebinding), it has that
+/// name in `Host`; browsers speak HTTP/1 to such a server. Programs send no `Origin`, and name a loopback
+/// address.
+fn may_be_of_web_page<B>(request: &Request<B>) -> bool {
+    let headers = request.headers();
+    let is_http1 = request.version() <= Version::HTTP_11;
+    headers.contains_key(ORIGIN)
+        || (is_http1 && !headers.get_all(HOST).iter().all(names_this_machine))
+}
+
+fn names_this_machine(host: &HeaderValue) -> bool {
+    let authority = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+    authority.is_some_and(|authority| {
+        let host = authority.host().trim_matches(['[', ']']);
+        let address = host.parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    })
 }
 
 /// The token of the header `Authorization: Bearer TOKEN`.
@@ -67,13 +95,12 @@ mod tests {
         };
         let gateway = caller("gateway", "s3cret", &[Role::Acquire]);
         let admin = caller("admin", "other", &[Role::Read, Role::Operate]);
-        Callers::new(vec![gateway, admin])
+        Callers::new(vec![gateway, admin], false)
     }
 
     fn asked(authorization: &str, role: Role) -> Result<String, Denied> {
-        let mut headers = HeaderMap::new();
-        headers.insert(AUTHORIZATION, authorization.parse().unwrap());
-        callers().authorize(&headers, role).map(str::to_owned)
+        let request = Request::builder().header(AUTHORIZATION, authorization).body(()).unwrap();
+        callers().authorize(&request, role).map(str::to_owned)
     }
 
     #[test]
@@ -96,13 +123,31 @@ mod tests {
                 "{authorization}"
             );
         }
-        assert_eq!(callers().authorize(&HeaderMap::new(), Role::Read), Err(Denied::Unknown));
+        assert_eq!(callers().authorize(&Request::new(()), Role::Read), Err(Denied::Unknown));
     }
 
     #[test]
-    fn without_callers_everyone_is_one() {
-        let callers = Callers::new(Vec::new());
-        assert!(callers.authorize(&HeaderMap::new(), Role::Operate).is_ok());
+    fn without_callers_every_program_is_one_and_no_web_page() {
+        let (local, open) = (Callers::new(Vec::new(), false), Callers::new(Vec::new(), true));
+        for (name, value, is_program) in [
+            ("host", "127.0.0.1:8470", true),
+            ("host", "[::1]:8470", true),
+            ("host", "LocalHost", true),
+            ("host", "example.com:8470", false),
+            ("host", "127.0.0.1.example.com", false),
+            ("host", "\u{fc}", false),
+            ("origin", "http://127.0.0.1:8470", false),
+            ("origin", "null", false),
+        ] {
+            let request = Request::builder().header(name, value).body(()).unwrap();
+            let asked = local.authorize(&request, Role::Operate);
+            assert_eq!(asked.is_ok(), is_program, "{name}: {value}");
+            assert!(open.authorize(&request, Role::Operate).is_ok());
+        }
+        // Envoy's authority is the name of its cluster.
+        let envoy =
+            Request::builder().version(Version::HTTP_2).uri("http://limits/").body(()).unwrap();
+        assert!(local.authorize(&envoy, Role::Acquire).is_ok());
     }
 
     #[test]

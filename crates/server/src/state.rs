@@ -86,7 +86,7 @@ pub(crate) struct Reloadable {
 impl Reloadable {
     fn new(config: &Config, random_key: &[u8]) -> Result<Self, StartError> {
         Ok(Self {
-            callers: Callers::new(config.callers.clone()),
+            callers: Callers::new(config.callers.clone(), config.listen.without_callers),
             ids: ids(&config.permits, random_key)?,
             prices: config.prices.as_ref().map(PriceList::read).transpose()?,
             tls: config.tls.as_ref().map(acceptor).transpose().map_err(StartError::Tls)?,

@@ -110,7 +110,7 @@ async fn authorize(
     request: Request,
     next: Next,
 ) -> Response {
-    match state.reloadable().callers.authorize(request.headers(), role) {
+    match state.reloadable().callers.authorize(&request, role) {
         Ok(_) => next.run(request).await,
         Err(denied) => Problem::from(denied).into_response(),
     }
@@ -126,7 +126,7 @@ async fn guard(
     let (begin, seen, is_grpc) = (Instant::now(), Seen::of(&request), is_grpc(&request));
     let span = traces::span(seen.method(), seen.path(), request.headers());
     let reloadable = state.reloadable();
-    let (caller, response) = match reloadable.callers.authorize(request.headers(), role) {
+    let (caller, response) = match reloadable.callers.authorize(&request, role) {
         Ok(caller) => (caller, in_time(&state, request, next).instrument(span.clone()).await),
         Err(denied) => ("", Err(denied.into())),
     };

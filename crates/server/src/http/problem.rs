@@ -78,6 +78,9 @@ impl From<Denied> for Problem {
         let detail = match denied {
             Denied::Unknown => "send a known token: Authorization: Bearer TOKEN",
             Denied::Role => "the token's roles do not include this operation",
+            Denied::WebPage => {
+                "without callers, this server answers programs on this machine and no web page: name 127.0.0.1 or localhost, or name callers"
+            }
         };
         Self::new(denied.status(), detail)
     }

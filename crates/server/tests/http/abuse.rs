@@ -109,7 +109,7 @@ async fn connections_and_requests_beyond_the_bounds_are_turned_away_at_once() {
     // The body never comes: the request holds its place until its time is over.
     let mut holder = TcpStream::connect(server.address).await.unwrap();
     holder
-        .write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        .write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
