@@ -19,7 +19,7 @@ use crate::{process, workspace};
 const WHILE: Duration = Duration::from_secs(3);
 
 pub(crate) fn run() -> Result<()> {
-    process::run(process::cargo().args(["build", "--locked", "--package", "sluicegate-cli"]))?;
+    process::run(process::cargo().args(["build", "--locked", "--bin", "sluicegate"]))?;
     let folder = std::env::temp_dir().join(format!("sluicegate-examples-{}", std::process::id()));
     fs::create_dir_all(&folder).context("cannot make a folder")?;
     let result = all(&folder);

@@ -23,7 +23,7 @@ const PAGES: [&str; 2] = ["docs/deploy.md", "xtask/src/stack/alerts.md"];
 pub(crate) fn run() -> Result<()> {
     engines::ensure(&TOOLS)?;
     engines::ensure(&[Engine::Ministack])?;
-    process::run(process::cargo().args(["build", "--locked", "--package", "sluicegate-cli"]))?;
+    process::run(process::cargo().args(["build", "--locked", "--bin", "sluicegate"]))?;
     let cloud = Cloud::start()?;
     let architecture = match std::env::consts::ARCH {
         "aarch64" => "arm64",
@@ -62,9 +62,8 @@ impl Cloud {
             ("AWS_PAGER", ""),
             ("SAM_CLI_TELEMETRY", "0"),
             // The deployed program does the same without optimisation; `cargo xtask lambda` measures its size.
-            ("CARGO_PROFILE_RELEASE_LTO", "off"),
-            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
+            ("SAM_BUILD_MODE", "debug"),
+            ("CARGO_PROFILE_DEV_STRIP", "true"),
             ("__SAM_CLI_APP_DIR", &workspace::engines_dir().join("sam-home").to_string_lossy()),
             ("PATH", &path.to_string_lossy()),
         ]);
