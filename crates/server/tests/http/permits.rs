@@ -267,6 +267,11 @@ async fn prices_make_amounts_of_token_counts() {
     assert_eq!(more.body["changed"], true, "{more:?}");
     let negative = adjust(&server, &more.permit(), "f", json!({"to": {"usd": -1}})).await;
     assert_eq!(negative.status, 400, "{negative:?}");
+    for (field, wrong) in [("limits", json!(["usd=1"])), ("parent", json!("p#q"))] {
+        let mut free = free.clone();
+        free[field] = wrong;
+        assert_eq!(server.post("/v1/acquire", &free).await.status, 400, "{free}");
+    }
     let error = sluicegate_server::Server::bind(
         config(json!({"prices": {"file": folder.path().join("none.json")}})),
         Limiter::new(MemoryStore::new()),
