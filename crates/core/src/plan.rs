@@ -18,8 +18,8 @@ pub enum WritePath {
     Normal,
     /// Consumes the balance without a claim; an earlier write claimed a moment ago.
     Unclaimed,
-    /// Adds without a condition on the balance: refunds, forced corrections, a moved expiry. Other
-    /// corrections that take use `Normal` and `Unclaimed`.
+    /// Adds whatever the balance is, within its range (refunds, forced corrections), or moves the
+    /// expiry. Other corrections that take use `Normal` and `Unclaimed`.
     Adjust,
 }
 

@@ -1,8 +1,9 @@
 //! One record of the table's stream, borrowed from the JSON that Lambda hands over.
 //!
-//! Only what metering needs is kept: the keys, the position, the time and, of both images, the
-//! counters and the refill timestamp. The parser skips everything else without building a tree. It
-//! does not check names and numbers: a record of an item that is no bucket may contain anything.
+//! Only what metering needs is kept: the keys, the stream, the position, the time and, of both images,
+//! the counters, the refill timestamp and the mark of a migration. The parser skips everything else
+//! without building a tree. It does not check names and numbers: a record of an item that is no bucket
+//! may contain anything.
 
 use std::borrow::Cow;
 use std::fmt;

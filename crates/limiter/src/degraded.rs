@@ -24,7 +24,8 @@ pub enum OnUnavailable {
     /// else those of the store's last grant. If the process knows neither, the request fails with
     /// `Unavailable`.
     ///
-    /// A bucket starts from the store's last grant, or full. Each limiter has its own copy, which its
+    /// A bucket starts from the store's last grant, or full; corrections since that grant are not
+    /// subtracted. Each limiter has its own copy, which its
     /// clones share, so N limiters may admit up to N times the balance. When the store answers again,
     /// the consumption is debited there, one sum for each bucket. This holds for 10,000 buckets at
     /// most; the consumption of further ones is not debited

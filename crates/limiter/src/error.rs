@@ -11,7 +11,8 @@ pub use crate::limit::InvalidLimit;
 pub use crate::store_error::{BoxError, SetupError, StoreFailure};
 
 /// The reason why an acquire granted nothing. No balance changed, except where
-/// [`Unavailable`](Self::Unavailable) and [`Contended`](Self::Contended) say otherwise.
+/// [`Unavailable`](Self::Unavailable), [`Contended`](Self::Contended) and
+/// [`CascadeMode::Compensating`](crate::settings::CascadeMode::Compensating) say otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -38,7 +39,7 @@ pub enum AcquireError {
     Unavailable(#[source] BoxError),
     /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid
     /// part came from a client, as names of entities and amounts may. Nothing was taken. The store was
-    /// asked only where it does not know the limit either, or the bucket has no room for it.
+    /// asked only if a limit is unknown to this process, or its bucket has no room for a limit.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// Permissions, the table or an item must be repaired first: 500.

@@ -167,7 +167,8 @@
 //! peeks and changes of stored limits fail while the store is unavailable; a permit's correction
 //! can be repeated later.
 //!
-//! Under `Local`, a bucket starts with the balance that the store last returned, or full. Each
+//! Under `Local`, a bucket starts with the balance of the store's last grant, or full; corrections
+//! since that grant are not subtracted. Each
 //! limiter has its own copy, so N limiters, or processes with one each, may admit up to N times the
 //! balance. When the store answers again, the limiter takes the consumption from it, as one correction for each bucket, of
 //! up to 10,000 buckets. A request whose limits are unknown to the process fails with

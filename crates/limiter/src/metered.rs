@@ -19,7 +19,7 @@ const OTHER: &str = "other";
 
 /// The outcome of an acquire for one of its limits, as metrics name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum OutcomeLabel {
     Granted,
     Refused,
     NotTaken,
@@ -63,7 +63,7 @@ impl OfLimit {
         Self { outcomes, near }
     }
 
-    fn count(&self, outcome: Outcome, is_near: bool) {
+    fn count(&self, outcome: OutcomeLabel, is_near: bool) {
         self.outcomes[outcome as usize].increment(1);
         if is_near {
             self.near.increment(1);
@@ -82,7 +82,7 @@ impl Metered {
     pub(crate) fn acquired<'a>(
         &self,
         resource: &Resource,
-        outcomes: impl Iterator<Item = (&'a LimitName, Outcome, bool)>,
+        outcomes: impl Iterator<Item = (&'a LimitName, OutcomeLabel, bool)>,
     ) {
         let pairs = || self.pairs.read().unwrap_or_else(PoisonError::into_inner);
         let mut known = pairs();
@@ -99,7 +99,7 @@ impl Metered {
     }
 
     /// Counts the first outcome of a pair.
-    fn first(&self, pair: (Resource, LimitName), outcome: Outcome, is_near: bool) {
+    fn first(&self, pair: (Resource, LimitName), outcome: OutcomeLabel, is_near: bool) {
         let mut pairs = self.pairs.write().unwrap_or_else(PoisonError::into_inner);
         if pairs.len() >= PAIRS_MAX && !pairs.contains_key(&pair) {
             return OfLimit::new(OTHER, OTHER).count(outcome, is_near);

@@ -30,7 +30,7 @@ use crate::window_writer::{WindowResult, units_of};
 use crate::write_error::{WriteError, is_failed_condition};
 
 /// A transaction takes 100 items, of which one is the window. The condition of the window names each
-/// claim, and half as many keep it short.
+/// claim; with 50 of them it stays short.
 const CLAIMS_PER_TRANSACTION: usize = 50;
 
 /// Claims the thresholds of one window.

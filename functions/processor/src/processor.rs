@@ -110,8 +110,8 @@ impl Processor {
         let entries: &Vec<_> =
             &batch.uncountable.iter().map(NewQuarantineEntry::of_record).collect();
         // Records behind an uncountable one wait until it is in quarantine, and until the records
-        // before it are counted. Otherwise a watermark could advance past a record that is in no
-        // window and not in quarantine, and its next delivery would drop it as a duplicate.
+        // before it are counted. A watermark hides the records before it: when they are delivered
+        // again, they are dropped as duplicates, also by a later version that could count them.
         let (behind, unblocked): (Vec<_>, Vec<_>) = batch
             .records
             .into_iter()

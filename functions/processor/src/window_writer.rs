@@ -308,7 +308,8 @@ impl WindowResult {
     }
 }
 
-/// The write units of a transaction; an engine may name none.
+/// The write units of a transaction; zero if an engine's list of them is empty. `None`: the answer has
+/// no list, so it was damaged on its way.
 pub(crate) fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
     let capacity = output.consumed_capacity.as_ref()?;
     Some(capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum())

@@ -16,8 +16,8 @@ use crate::table::TableError;
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
     /// `request` builds the request. It is called again if the caller leaves before it learns the
-    /// outcome: its id finds the request in the queue, and if it took effect unseen, its tokens are given
-    /// back.
+    /// outcome: its id finds the request in the queue. An acquire that took effect unseen is given back;
+    /// a correction or a lease stands.
     pub(super) async fn submit(
         self: &Arc<Self>,
         calls: &dyn Calls,

@@ -42,9 +42,9 @@ pub enum CascadeMode {
     #[default]
     Transaction,
     /// Concurrently: if one bucket refuses, the tokens taken from the other are given back. Two
-    /// write units. For a moment, and for good if the process dies or the caller stops waiting
-    /// between the two, tokens are
-    /// taken from one bucket only: it admits less, never more.
+    /// write units. For a moment, tokens are taken from one bucket only: it admits less, never more.
+    /// They stay taken if the process dies or the caller stops waiting between the two, or if giving
+    /// them back fails.
     Compensating,
 }
 

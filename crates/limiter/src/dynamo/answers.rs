@@ -30,7 +30,7 @@ pub(super) fn spent(capacity: Option<ConsumedCapacity>) -> Result<f64, EmptyAnsw
     capacity.map(|capacity| units(Some(&capacity))).ok_or(EmptyAnswer)
 }
 
-/// As [`spent`], for a transaction; an engine may name no units.
+/// As [`spent`], for a transaction. An engine may answer with an empty list, which is no damage.
 pub(super) fn spent_on_all(capacity: Option<Vec<ConsumedCapacity>>) -> Result<f64, EmptyAnswer> {
     Ok(capacity.ok_or(EmptyAnswer)?.iter().map(|each| units(Some(each))).sum())
 }

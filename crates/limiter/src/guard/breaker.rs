@@ -2,8 +2,8 @@
 //! cost every call its deadline.
 //!
 //! One word holds the state and the time of its last change, and every change is a
-//! compare-and-swap, so no call waits for another. A call that began in an earlier state changes
-//! nothing in a later one.
+//! compare-and-swap, so no call waits for another. The failure of a call that began in an earlier
+//! state changes nothing in a later one.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

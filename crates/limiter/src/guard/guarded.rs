@@ -23,7 +23,7 @@ const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
 /// The default deadline of the first call: time for name resolution, a TLS handshake and credentials.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The store of a limiter. It knows no limiter: the caller uses the answer.
+/// The store of a limiter, with its breaker and its outage policy. It makes no permits: its callers do.
 pub(crate) struct Guard {
     pub(super) store: Arc<dyn Store>,
     pub(super) clock: SharedClock,
@@ -94,8 +94,8 @@ impl Guard {
         self.with_connection(requested, CORRECTION_DEADLINE)
     }
 
-    /// Returns the requested deadline. Without one it returns the usual deadline, or the connect
-    /// deadline if the store never answered.
+    /// Returns the requested deadline. Without one it returns the usual deadline; if the store never
+    /// answered, the longer one of it and the connect deadline.
     fn with_connection(&self, requested: Option<Duration>, usual: Duration) -> Duration {
         let CallSettings { deadline, connect_deadline, .. } = &self.settings;
         requested.unwrap_or_else(|| {

@@ -8,7 +8,7 @@ use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
 use super::attempt::{attempt, wait_for};
-use super::outcome;
+use super::count::count;
 use crate::call::as_deadline;
 use crate::check::amounts;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
@@ -117,8 +117,8 @@ impl<L> AcquireRequest<L> {
     /// checked once. A limit named here wins over a stored one. Stored limits are not read if
     /// every requested limit is named here.
     ///
-    /// Use names of a fixed set: the bucket keeps every limit that it ever had, 40 at most, and
-    /// every refill claims each of them. A requested limit that does not fit is refused with
+    /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at most,
+    /// and every refill claims each of them. A requested limit that does not fit is refused with
     /// [`InvalidRequest::BucketFull`]; other limits that do not fit are left out.
     pub fn limits(mut self, limits: impl IntoLimits) -> Self {
         limits.add_to(&mut self.limits);
@@ -244,7 +244,7 @@ impl AcquireRequest<&Limiter> {
                 .shadowed(error)
                 .map(|refused| Permit::shadow(limiter, correction_time, refused)),
         };
-        outcome::count(limiter, &request, &result);
+        count(limiter, &request, &result);
         result
     }
 }

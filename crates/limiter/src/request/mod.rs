@@ -3,7 +3,7 @@
 mod acquire;
 mod adjust;
 mod attempt;
-mod outcome;
+mod count;
 mod peek;
 
 pub use self::acquire::AcquireRequest;
@@ -11,7 +11,7 @@ pub use self::adjust::AdjustRequest;
 #[cfg(feature = "leasing")]
 pub(crate) use self::attempt::{attempt, wait_for};
 #[cfg(feature = "leasing")]
-pub(crate) use self::outcome::count;
+pub(crate) use self::count::count;
 pub use self::peek::PeekRequest;
 pub use crate::cost::Cost;
 pub use crate::degraded::{Cause, Degraded};

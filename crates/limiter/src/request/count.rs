@@ -4,7 +4,7 @@ use sluicegate_core::LimitName;
 
 use crate::error::AcquireError;
 use crate::limiter::Limiter;
-use crate::metered::Outcome;
+use crate::metered::OutcomeLabel;
 use crate::permit::Permit;
 use crate::store::Request;
 
@@ -17,18 +17,18 @@ pub(crate) fn count(limiter: &Limiter, request: &Request, result: &Result<Permit
 }
 
 /// The outcome of a request for one of its limits.
-fn outcome(result: &Result<Permit, AcquireError>, limit: &LimitName) -> Outcome {
+fn outcome(result: &Result<Permit, AcquireError>, limit: &LimitName) -> OutcomeLabel {
     match result {
-        Ok(permit) if permit.degraded().is_some() => Outcome::Degraded,
-        Ok(permit) if permit.shadowed().is_some() => Outcome::Shadowed,
-        Ok(_) => Outcome::Granted,
+        Ok(permit) if permit.degraded().is_some() => OutcomeLabel::Degraded,
+        Ok(permit) if permit.shadowed().is_some() => OutcomeLabel::Shadowed,
+        Ok(_) => OutcomeLabel::Granted,
         Err(AcquireError::LimitExceeded(exceeded)) => {
             let is_short = exceeded.violations().any(|violated| violated.limit == *limit);
-            if is_short { Outcome::Refused } else { Outcome::NotTaken }
+            if is_short { OutcomeLabel::Refused } else { OutcomeLabel::NotTaken }
         }
-        Err(AcquireError::NeverAdmissible(_)) => Outcome::NeverAdmissible,
-        Err(AcquireError::Contended { .. }) => Outcome::Contended,
-        Err(AcquireError::Unavailable(_)) => Outcome::Unavailable,
-        Err(AcquireError::InvalidRequest(_) | AcquireError::Setup(_)) => Outcome::Failed,
+        Err(AcquireError::NeverAdmissible(_)) => OutcomeLabel::NeverAdmissible,
+        Err(AcquireError::Contended { .. }) => OutcomeLabel::Contended,
+        Err(AcquireError::Unavailable(_)) => OutcomeLabel::Unavailable,
+        Err(AcquireError::InvalidRequest(_) | AcquireError::Setup(_)) => OutcomeLabel::Failed,
     }
 }
