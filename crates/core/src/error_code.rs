@@ -6,7 +6,8 @@
 /// The meaning of an error of DynamoDB for the request that met it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// Another transaction writes the item. Nothing was done; the same request may pass in a moment.
+    /// Another transaction writes the item, or an earlier copy of this one is in progress. This copy
+    /// did nothing; it may pass in a moment.
     Conflict,
     /// There is no capacity for the request now. Nothing was done.
     Throttled,

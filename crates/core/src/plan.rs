@@ -41,7 +41,8 @@ impl WritePath {
 pub struct WritePlan {
     /// The path that made it.
     pub path: WritePath,
-    /// Its changes, in no particular order; each attribute at most once.
+    /// Its changes; each attribute at most once. Their order counts for [`Change::Remember`] alone: the
+    /// item remembers the last id the longest.
     pub changes: Vec<Change>,
     /// Its conditions: all must hold.
     pub conditions: Vec<Condition>,

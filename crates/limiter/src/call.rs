@@ -30,7 +30,7 @@ pub(crate) struct CallContext<'a> {
     pub(crate) deadline: Instant,
     pub(crate) cost: Cost,
     pause: Duration,
-    /// The duration of the table's quickest answer, [`PAUSE_MAX`] at most.
+    /// The duration of the quickest call on the table, [`PAUSE_MAX`] at most.
     quickest: Duration,
     /// The newest error of the table, if no call succeeded after it.
     table_error: Option<TableError>,

@@ -115,7 +115,8 @@ pub struct Request {
     pub parent_limits: Option<Arc<Rules>>,
     /// The parent from whose bucket the request takes too.
     pub cascade: Cascade,
-    /// The most time that the whole call may take.
+    /// The most time that the whole call may take, except for tokens that a compensating cascade gives
+    /// back.
     pub deadline: Duration,
 }
 
@@ -180,7 +181,8 @@ pub struct Correction<'a> {
     pub configuration: &'a Configuration,
     /// The mark of a correction that is made once; `None`: the id alone keeps it from being made twice.
     pub mark: Option<&'a Mark>,
-    /// The most time that the whole call may take.
+    /// The most time that the whole call may take, except for tokens that a compensating cascade gives
+    /// back.
     pub deadline: Duration,
 }
 

@@ -122,7 +122,8 @@ pub enum Cancelled {
 /// An error of a table, other than a condition.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// Another write of the same item was in flight; nothing was done.
+    /// Another write of the same item was in flight, or an earlier copy of this transaction; this call
+    /// did nothing.
     #[error("another transaction was writing the same item")]
     Conflict,
     /// The table has no capacity for this now; nothing was done.

@@ -31,8 +31,8 @@ pub enum HandleError {
 /// The answer to Lambda, and the details of the event.
 #[derive(Debug)]
 pub struct Outcome {
-    /// At most one identifier: the lowest position that must be delivered again. An error if the
-    /// lowest failure has no position to report, or if the alerts that wait could not be read.
+    /// At most one identifier: the position from which the records must be delivered again. An error if
+    /// a failure has no position to report, or if the alerts that wait could not be read.
     pub response: Result<DynamoDbEventResponse, HandleError>,
     /// Figures of the event.
     pub report: Report,

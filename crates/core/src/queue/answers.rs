@@ -196,20 +196,20 @@ impl<W> WriteQueue<W> {
         path: Option<WritePath>,
         now: EpochMillis,
     ) {
-        let has_debit = shared.members.iter().any(|member| member.is_debit());
-        self.counts.forced += u32::from(shared.is_forced && has_debit);
+        let any_corrects_upward = shared.members.iter().any(|member| member.corrects_upward());
+        self.counts.forced += u32::from(shared.is_forced && any_corrects_upward);
         // A claim has set the expiry for all that it takes.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Normal) && !is_authoritative;
         let outlasts = |image| extend(image, now).is_some();
         let may_expire_early =
-            has_debit && (must_look || self.buckets[0].image().is_some_and(outlasts));
+            any_corrects_upward && (must_look || self.buckets[0].image().is_some_and(outlasts));
         let mut held_back = Vec::new();
         for mut member in shared.members {
             let done = member.done(path, self.images(), shared.is_forced);
             match (member.waiter.take(), member.request.purpose.clone()) {
-                (Some(waiter), _) if may_expire_early && member.is_debit() => {
+                (Some(waiter), _) if may_expire_early && member.corrects_upward() => {
                     held_back.push((member.request.id, waiter, done));
                 }
                 (Some(waiter), _) => self.resolved.push((waiter, Outcome::Done(done))),

@@ -40,10 +40,10 @@ pub(super) struct Draft {
     pub(super) buckets: Vec<BucketDraft>,
     pub(super) acquires: bool,
     pub(super) corrects: bool,
-    /// Some correction takes.
-    pub(super) debits: bool,
+    pub(super) corrects_upward: bool,
     /// True if it has no conditions on the balance. If the bucket has filled up since the last claim,
-    /// such a debit has no effect: the next claim adds refill from before the debit.
+    /// such a debit may have no effect: the next claim adds refill from before the debit, which would
+    /// not have fitted without it.
     pub(super) is_forced: bool,
 }
 
@@ -137,7 +137,7 @@ impl BucketDraft {
             }
             return plan;
         };
-        if draft.is_forced || !draft.acquires && !draft.debits {
+        if draft.is_forced || !draft.acquires && !draft.corrects_upward {
             let taken = net(self.taken.clone(), &self.returned);
             let amounts = within_range(image, net(taken, &self.credited));
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);

@@ -36,7 +36,7 @@ impl<W> WriteQueue<W> {
         }
         let drafted = &draft.buckets[0];
         if draft.acquires
-            || draft.debits
+            || draft.corrects_upward
             || draft.is_forced
             || !may_join(drafted.configuration.as_deref(), configuration)
         {

@@ -105,9 +105,9 @@ impl<W> WriteQueue<W> {
     pub(super) fn happened(&mut self, write: UnackedWrite) {
         self.unusable_ids.retain(|id| *id != write.id);
         let mut held_back = Vec::new();
-        let mut has_debit = false;
+        let mut any_corrects_upward = false;
         for request in write.requests {
-            has_debit |= request.is_debit();
+            any_corrects_upward |= request.corrects_upward();
             let at = self.waiting.iter().position(|member| request.is(&member.request));
             match (at.map(|at| self.waiting.remove(at)), request.purpose) {
                 (Some(mut member), _) => {
@@ -122,7 +122,7 @@ impl<W> WriteQueue<W> {
                 (None, Purpose::GiveBack) => {}
             }
         }
-        if has_debit {
+        if any_corrects_upward {
             self.extend_expiry_for(held_back, false);
         } else {
             self.resolved.extend(

@@ -83,7 +83,8 @@ impl<W> Member<W> {
         amounts.any(|amount| *amount < Millitokens::ZERO) || !self.returned().is_empty()
     }
 
-    pub(super) fn is_debit(&self) -> bool {
+    /// True if it is a correction that takes tokens.
+    pub(super) fn corrects_upward(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
         self.request.purpose == Purpose::Correct
             && amounts.any(|amount| *amount > Millitokens::ZERO)
@@ -100,7 +101,7 @@ impl<W> Member<W> {
             images,
             leased: self.leased.clone(),
             dropped: self.dropped.clone(),
-            is_forced: is_forced && self.is_debit(),
+            is_forced: is_forced && self.corrects_upward(),
             attempts: self.attempts,
         }
     }

@@ -104,9 +104,9 @@ impl<W> WriteQueue<W> {
 
     fn place_correction(&self, draft: &mut Draft, member: &mut Member<W>) -> Placed {
         member.is_forced |= member.attempts >= ATTEMPTS_BEFORE_FORCED;
-        let is_forced = member.is_forced && member.is_debit();
+        let is_forced = member.is_forced && member.corrects_upward();
         let mixes = draft.is_forced != is_forced && (draft.acquires || draft.corrects);
-        if mixes && (is_forced || member.is_debit()) {
+        if mixes && (is_forced || member.corrects_upward()) {
             return Placed::Later;
         }
         let mut corrections = Vec::with_capacity(self.buckets.len());
@@ -160,7 +160,7 @@ impl<W> WriteQueue<W> {
         }
         draft.buckets = drafted;
         draft.corrects = true;
-        draft.debits |= member.is_debit();
+        draft.corrects_upward |= member.corrects_upward();
         draft.is_forced |= is_forced;
         Placed::In
     }

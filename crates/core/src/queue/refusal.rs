@@ -92,8 +92,8 @@ impl<W> WriteQueue<W> {
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
     /// Without this rule every process would write again, to claim a few milliseconds of refill.
     ///
-    /// A claim from before this call began refuses only while it is younger than `refusal_age_max_ms`
-    /// and the claim interval.
+    /// A claim that was made since this call began may refuse it within the claim interval; an earlier
+    /// claim only if it is also younger than `refusal_age_max_ms`.
     pub(super) fn refusal_after_outrun(
         &self,
         member: &Member<W>,

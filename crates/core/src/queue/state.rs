@@ -81,8 +81,8 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// Ids that the item of bucket 0 remembered when the newest attempt was sent. After the first lost
-    /// answer they are not renewed, because a later image may show ids that came after that attempt.
+    /// Ids that the item of bucket 0 remembered when the first attempt whose answer was lost was sent;
+    /// until then, when the newest attempt was. A later image may show ids that came after that attempt.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,

@@ -52,7 +52,8 @@ impl UnackedRequest {
         self.id == other.id && (is_same || is_lease(&self.purpose) && is_lease(&other.purpose))
     }
 
-    pub(super) fn is_debit(&self) -> bool {
+    /// True if it is a correction that takes tokens.
+    pub(super) fn corrects_upward(&self) -> bool {
         let mut amounts = self.buckets.iter().flat_map(|demand| demand.amounts.values());
         self.purpose == Purpose::Correct && amounts.any(|amount| *amount > Millitokens::ZERO)
     }

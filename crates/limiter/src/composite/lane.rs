@@ -162,10 +162,10 @@ impl Lane {
             waiter.cost.read_units += reply.read_units * share;
         }
         metered::spent(reply.write_units, reply.read_units);
-        state.quickest = state.quickest.min(took);
         if reply.answer == Answer::Lost {
             state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
         } else {
+            state.quickest = state.quickest.min(took);
             state.replies += 1;
             state.answer_time = ANSWER_TIME_MIN.max(took.saturating_mul(2)).min(ANSWER_TIME_MAX);
         }

@@ -17,7 +17,7 @@ use crate::table::TableError;
 
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// The longest pause if no caller waits for tokens.
+/// The longest pause of corrections that other writers outran, if no caller waits for tokens.
 const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {

@@ -1,6 +1,6 @@
 //! Finds the buckets of a request and their limits.
 //!
-//! An acquire looks no data up that its request names. Other data is remembered for a minute. Data that
+//! An acquire does not look up what its request names. Other data is remembered for a minute. Data that
 //! is not remembered is read by one eventually consistent read for each bucket, together with the
 //! bucket if that is not known either: half a unit an item. A parent's data is read after the entity's.
 

@@ -146,16 +146,17 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Waits for the tokens if they come within this time, first come first served among the
-    /// tasks of this limiter and its clones that wait for the same entity and resource. The wait is
-    /// the exact one of the refusal; if other callers use the bucket, it may have to be repeated.
+    /// tasks of this limiter and its clones that wait for the same entity and resource. It asks
+    /// again at the exact time of the refusal, and once a minute before that; if other callers use the
+    /// bucket, it may have to wait again.
     pub fn wait_up_to(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// The most time that this call may take, and each correction of its permit; waiting for tokens
-    /// is not counted. It also replaces the longer connect deadline of
-    /// a process's first call.
+    /// The most time that this call may take, and each correction of its permit, counted as by
+    /// [`LimiterBuilder::deadline`](crate::LimiterBuilder::deadline). It also replaces the longer
+    /// connect deadline of a process's first call.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(as_deadline(deadline));
         self
