@@ -75,8 +75,8 @@ impl<'a> CallContext<'a> {
         self.cost.attempts >= WRITES_MAX || !self.has_time_after(Duration::ZERO)
     }
 
-    /// True if the deadline is after this pause. Once a write was attempted, also after the quickest
-    /// answer: the result of an attempt that is ended by the deadline is unknown.
+    /// True if the deadline comes after this pause; once a write was attempted, after the pause and a
+    /// call as quick as the quickest. The result of an attempt that the deadline ends is unknown.
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.deadline

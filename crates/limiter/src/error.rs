@@ -60,7 +60,7 @@ impl AcquireError {
 fn unavailable(source: &BoxError) -> &'static str {
     if source.is::<StoreFailure>() {
         "the store answered that it failed: look at its error below, and at the store's health"
-    } else if source.is::<AcquireError>() {
+    } else if source.is::<AcquireError>() || source.is::<AdjustError>() {
         "an answer of the store was lost, so tokens may have been taken; the error below came after it"
     } else {
         "the store did not answer: check the network, the endpoint and the store's health"
@@ -282,5 +282,21 @@ impl AdjustError {
             Self::Contended | Self::Unavailable(_) | Self::Setup(_) => true,
             Self::Partial { source, .. } => source.may_be_repeated(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_after_a_lost_one_is_not_called_silence() {
+        let contended = AcquireError::Contended { attempts: 2 };
+        let acquire = AcquireError::Unavailable(contended.into()).to_string();
+        let adjust = AdjustError::Unavailable(AdjustError::Contended.into()).to_string();
+        assert!(acquire.starts_with("an answer of the store was lost"), "{acquire}");
+        assert_eq!(adjust, acquire);
+        let silent = AdjustError::Unavailable("timed out".into()).to_string();
+        assert!(silent.starts_with("the store did not answer"), "{silent}");
     }
 }

@@ -79,7 +79,8 @@ impl NewQuarantineEntry {
     }
 
     /// False if this entry's record is of another stream, or surely comes after `other`. A record
-    /// without a readable stream or position may precede any record.
+    /// without a readable stream counts as one of any stream; one without a readable position comes
+    /// before all records of its stream.
     pub(crate) fn may_precede(&self, other: &RecordDeltas<'_>) -> bool {
         let ItemKey::Quarantine(id) = &self.key else { return true };
         let is_of_other_stream = id.stream != other.stream && id.stream != StreamLabel::default();

@@ -103,7 +103,7 @@ impl<W> WriteQueue<W> {
         let has_caller = members.iter().any(|member| member.waiter.is_some());
         // If no member has a caller, all members are refunds. They are sent alone only if a caller waits
         // for their tokens, and not for an upkeep or a read.
-        let needs_refunds = upkeep.is_none() && !wants_read && !self.is_idle();
+        let needs_refunds = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || needs_refunds && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
         }

@@ -9,7 +9,7 @@ use crate::{EpochMillis, RequestId, extend};
 impl<W> WriteQueue<W> {
     /// Adds a request. It may be resolved at once.
     pub fn enter(&mut self, request: QueuedRequest, waiter: W, now: EpochMillis) {
-        if self.is_idle() {
+        if self.has_no_caller() {
             // Nobody waited any more, so a new request need not pause.
             self.must_pause = false;
         }
@@ -82,7 +82,7 @@ impl<W> WriteQueue<W> {
     /// The next action. Not to be asked for while an answer is awaited.
     pub fn next(&mut self, now: EpochMillis, new_id: &mut dyn FnMut() -> RequestId) -> Action {
         debug_assert!(!self.is_asking(), "one request to the table at a time");
-        if self.is_idle() {
+        if self.has_no_caller() {
             return Action::Idle;
         }
         if std::mem::take(&mut self.must_pause) {

@@ -81,8 +81,9 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// Ids that the item of bucket 0 remembered when the first attempt whose answer was lost was sent;
-    /// until then, when the newest attempt was. A later image may show ids that came after that attempt.
+    /// The ids that the item of bucket 0 remembered when an attempt was sent: the newest attempt or,
+    /// once an answer was lost, the first whose answer was lost. A later image may show ids that came
+    /// after that attempt.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
@@ -170,7 +171,7 @@ impl<W> WriteQueue<W> {
 
     /// True if no caller waits for anything.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub fn has_no_caller(&self) -> bool {
         let shared = self.shared.iter().flat_map(|shared| &shared.members);
         let is_extending =
             self.extending_expiry.as_ref().is_some_and(|extending| !extending.done.is_empty());
@@ -180,7 +181,7 @@ impl<W> WriteQueue<W> {
     /// True if nothing is open: no request, no lost answer, nothing to give back.
     #[must_use]
     pub fn has_nothing_open(&self) -> bool {
-        self.is_idle()
+        self.has_no_caller()
             && self.waiting.is_empty()
             && self.shared.is_none()
             && self.unacked.is_empty()

@@ -74,7 +74,7 @@ impl System {
     /// True if a process has something to do and waits for no answer.
     pub(crate) fn is_ready(&self, process: usize) -> bool {
         let queue = &self.processes[process].queue;
-        !queue.is_idle() && !queue.is_asking()
+        !queue.has_no_caller() && !queue.is_asking()
     }
 
     /// True if a process waits for an answer.
@@ -121,7 +121,7 @@ impl System {
         if let OnLeave::Done(_) = left {
             self.table.held(&request);
         }
-        let is_abandoned = queue.is_idle() && queue.is_asking();
+        let is_abandoned = queue.has_no_caller() && queue.is_asking();
         let flight = self.flights.iter().position(|flight| flight.waiting == Some(index));
         if let (true, Some(flight)) = (is_abandoned, flight) {
             self.time_out(flight);

@@ -2,8 +2,8 @@
 //! after twelve attempts, or when three quarters of its time have passed.
 //!
 //! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the
-//! id ([`guide`](crate::guide#lost-answers)). Tokens may then be given back twice; where that is possible,
-//! the correction is counted as ambiguous.
+//! id ([`guide`](crate::guide#lost-answers)). Once it has forgotten the id, tokens may be given back
+//! twice; where that is possible, the correction is counted as ambiguous.
 
 use std::sync::Arc;
 

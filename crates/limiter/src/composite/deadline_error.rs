@@ -9,7 +9,7 @@ use crate::table::TableError;
 ///
 /// * `Contended`, `Setup`, as the store returns them: nothing was taken.
 /// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so this
-///   is no outage. `Guard::take_by` unwraps `Contended`, so the program that gets `Contended` cannot
+///   is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets `Contended` cannot
 ///   tell if tokens were taken.
 /// * any other `Unavailable`: an outage.
 pub(super) fn error_at_deadline(

@@ -213,6 +213,6 @@ impl Lane {
     }
 
     fn has_call_for_nobody(state: &LaneState) -> bool {
-        state.leader_due_at.is_none() && state.queue.is_idle() && state.pending_call.is_some()
+        state.leader_due_at.is_none() && state.queue.has_no_caller() && state.pending_call.is_some()
     }
 }

@@ -200,10 +200,10 @@ impl Drop for Leader<'_> {
         state.leader_due_at = None;
         state.pending_call =
             self.pending_call.take().map(|pending_call| (pending_call, self.sent_at));
-        let is_idle = state.queue.is_idle();
+        let has_no_caller = state.queue.has_no_caller();
         Lane::drop_call_for_nobody(&mut state);
         drop(state);
-        if !is_idle {
+        if !has_no_caller {
             self.lane.free.notify_one();
         }
     }

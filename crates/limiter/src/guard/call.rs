@@ -37,11 +37,11 @@ impl Guard {
 
     /// Acquires from the store. If the store is unavailable, the limiter's policy decides.
     pub(crate) async fn take(self: &Arc<Self>, request: &Request) -> Result<Granted, AcquireError> {
-        self.take_by(request, || self.store.acquire(request, &self.clock)).await
+        self.take_with(request, || self.store.acquire(request, &self.clock)).await
     }
 
     /// As [`take`](Self::take), with `acquire` as the call on the store.
-    pub(crate) async fn take_by<'a>(
+    pub(crate) async fn take_with<'a>(
         self: &Arc<Self>,
         request: &Request,
         acquire: impl FnOnce() -> BoxFuture<'a, Result<Grant, AcquireError>>,

@@ -1,8 +1,8 @@
 //! Buckets of one limiter, used while the store is unavailable.
 //!
-//! They start from the last grant of the store and follow the same arithmetic. So one limiter admits
-//! no more than the store would have admitted to it alone, if nothing was corrected since that grant.
-//! Tokens taken from them are debited at the store later: see [`super::pending_debits`].
+//! They start from the last grant of the store, or full if none is known, and follow the same
+//! arithmetic. So one limiter admits from a bucket no more than the store would have admitted to it
+//! alone, if a grant is known and nothing was corrected since. Tokens taken from them are debited at the store later: see [`super::pending_debits`].
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};

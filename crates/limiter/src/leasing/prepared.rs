@@ -288,7 +288,7 @@ impl Prepared {
     ) -> Result<PreparedPermit<'_>, AcquireError> {
         request.deadline = self.of.limiter.guard().call_time(self.of.deadline);
         let acquired = || self.acquired(&request).boxed();
-        let ask = || attempt(&request, self.of.limiter.guard().take_by(&request, acquired));
+        let ask = || attempt(&request, self.of.limiter.guard().take_with(&request, acquired));
         let result = match self.of.wait {
             Some(wait) => wait_for(&self.of.limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,

@@ -114,8 +114,8 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was
-    /// checked once. A limit named here wins over a stored one. Stored limits are not read if
-    /// every requested limit is named here.
+    /// checked once. A limit named here wins over a stored one. An acquire does not read stored
+    /// limits if every requested limit is named here, unless the bucket has no room for one.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at most,
     /// and every refill claims each of them. A requested limit that does not fit is refused with
@@ -146,9 +146,9 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Waits for the tokens if they come within this time, first come first served among the
-    /// tasks of this limiter and its clones that wait for the same entity and resource. It asks
-    /// again at the exact time of the refusal, and once a minute before that; if other callers use the
-    /// bucket, it may have to wait again.
+    /// tasks of this limiter and its clones that wait for the same entity and resource. The first
+    /// of them asks again when the `retry_after` of its refusal is over, and once a minute until then;
+    /// if other callers use the bucket, it may have to wait again.
     pub fn wait_up_to(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self

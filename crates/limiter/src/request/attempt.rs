@@ -61,8 +61,8 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     }
 }
 
-/// A waiting request asks at least this often. So it learns of a raised limit as soon as any other
-/// request does.
+/// The request at the head of a line asks at least this often. So it learns of a raised limit at most a
+/// minute later than a new request does.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
 /// Asks now or, in its turn, when the tokens are there.
