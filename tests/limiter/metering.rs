@@ -30,10 +30,9 @@ fn limits() -> [Limit; 2] {
     [Limit::per_minute("rpm", 600), Limit::per_minute("tpm", 60_000)]
 }
 
-fn operations(kind: &EngineKind) -> usize {
+fn operations() -> usize {
     let asked = std::env::var("SLUICEGATE_TEST_OPERATIONS").ok();
-    let default = if *kind == EngineKind::Embedded { 1_000 } else { 500 };
-    asked.map_or(default, |asked| asked.parse().expect("a number of operations"))
+    asked.map_or(500, |asked| asked.parse().expect("a number of operations"))
 }
 
 /// Random work on a table; returns the tokens taken less those given back.
@@ -98,7 +97,7 @@ fn note(sums: &mut Sums, entities: &[String], amounts: &BTreeMap<&str, i64>, sig
 async fn usage_windows_are_what_was_granted_less_what_was_given_back() {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;
-        let mut left = operations(engine.kind());
+        let mut left = operations();
         for seed in 0.. {
             let some = left.min(OPERATIONS_PER_TABLE);
             if some == 0 {
