@@ -86,9 +86,8 @@ impl<S: Store> LimiterBuilder<S> {
     /// The most time that one call may take, all attempts together. Default: 250 ms for an acquire
     /// or a peek, one second for a correction. Waiting for tokens
     /// ([`wait_up_to`](crate::AcquireRequest::wait_up_to)) is not counted, nor the time in which a
-    /// compensating cascade gives tokens back. Until the store has
-    /// answered once, calls have the [`connect_deadline`](Self::connect_deadline) if that is
-    /// longer.
+    /// compensating cascade gives tokens back. Until the store has answered once, calls have the
+    /// [`connect_deadline`](Self::connect_deadline) if that is longer.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = Some(as_deadline(deadline));
         self

@@ -168,11 +168,10 @@
 //! can be repeated later.
 //!
 //! Under `Local`, a bucket starts with the balance of the store's last grant, or full; corrections
-//! since that grant are not subtracted. Each
-//! limiter has its own copy, so N limiters, or processes with one each, may admit up to N times the
-//! balance. When the store answers again, the limiter takes the consumption from it, as one correction for each bucket, of
-//! up to 10,000 buckets. A request whose limits are unknown to the process fails with
-//! `Unavailable`.
+//! since that grant are not subtracted. Each limiter has its own copy, so N limiters, or processes
+//! with one each, may admit up to N times the balance. When the store answers again, the limiter
+//! takes the consumption from it, as one correction for each bucket, of up to 10,000 buckets. A
+//! request whose limits are unknown to the process fails with `Unavailable`.
 //!
 //! The first calls of an outage wait for their deadline: 250 ms for an acquire, or 2 s while there
 //! is no connection yet ([`Limiter::warm_up`](crate::Limiter::warm_up) makes one ahead). After five

@@ -1,13 +1,11 @@
 //! Metrics for Prometheus: those of the limiter, and those of the server's requests.
 
-use std::collections::HashMap;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
-use http::StatusCode;
-use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 const REQUESTS: &str = "sluicegate_http_requests_total";
@@ -53,12 +51,13 @@ pub(crate) fn upkeep() {
 /// The parts of a request that its metrics and its log line name: no entity, as a path may have one.
 pub(crate) struct Seen {
     method: &'static str,
-    path: Option<MatchedPath>,
+    path: String,
 }
 
 impl Seen {
     pub(crate) fn of(request: &Request) -> Self {
-        let path = request.extensions().get::<MatchedPath>().cloned();
+        let path = request.extensions().get::<MatchedPath>();
+        let path = path.map_or("other", MatchedPath::as_str).to_owned();
         // Any word may be a method.
         let method = match request.method().as_str() {
             "GET" => "GET",
@@ -75,81 +74,27 @@ impl Seen {
     }
 
     pub(crate) fn path(&self) -> &str {
-        self.path.as_ref().map_or("other", MatchedPath::as_str)
+        &self.path
     }
 
     /// Writes a line to the access log.
     pub(crate) fn log(&self, caller: &str, response: &Response, took: Duration) {
-        let (method, path, status) = (self.method, self.path(), Status::of(response).to_string());
+        let Self { method, path } = self;
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let status = status(response);
         tracing::info!(target: "sluicegate::access", method, path, caller, status, micros);
     }
-}
 
-/// The status of a response, of a refusal over gRPC its code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Status {
-    Http(StatusCode),
-    Grpc(u8),
-}
-
-impl Status {
-    fn of(response: &Response) -> Self {
-        let code = response.headers().get("grpc-status").and_then(|code| code.to_str().ok());
-        let code = code.and_then(|code| code.parse().ok());
-        code.map_or_else(|| Self::Http(response.status()), Self::Grpc)
+    /// Counts the request.
+    pub(crate) fn count(self, response: &Response, took: Duration) {
+        let (Self { method, path }, status) = (self, status(response));
+        histogram!(DURATION, "path" => path.clone()).record(took.as_secs_f64());
+        counter!(REQUESTS, "path" => path, "method" => method, "status" => status).increment(1);
     }
 }
 
-impl std::fmt::Display for Status {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Http(status) => f.write_str(status.as_str()),
-            Self::Grpc(code) => write!(f, "grpc-{code}"),
-        }
-    }
-}
-
-/// The counter of one kind of requests, and the durations of its path.
-struct OfKind {
-    requests: Counter,
-    durations: Histogram,
-}
-
-impl OfKind {
-    fn new(seen: &Seen, status: Status) -> Self {
-        let (path, method, status) = (seen.path().to_owned(), seen.method, status.to_string());
-        let durations = histogram!(DURATION, "path" => path.clone());
-        let requests = counter!(REQUESTS, "path" => path, "method" => method, "status" => status);
-        Self { requests, durations }
-    }
-
-    fn count(&self, took: Duration) {
-        self.durations.record(took.as_secs_f64());
-        self.requests.increment(1);
-    }
-}
-
-type ByPath = HashMap<String, OfKind>;
-
-/// The metrics of a server's requests, made at the first request of each kind: finding them by their
-/// labels for every request would take a microsecond.
-#[derive(Default)]
-pub(crate) struct RequestMetrics {
-    kinds: RwLock<HashMap<(&'static str, Status), ByPath>>,
-}
-
-impl RequestMetrics {
-    /// Counts a request.
-    pub(crate) fn count(&self, seen: &Seen, response: &Response, took: Duration) {
-        let (path, kind) = (seen.path(), (seen.method, Status::of(response)));
-        let known = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(&kind).and_then(|paths| paths.get(path)) {
-            return known.count(took);
-        }
-        drop(known);
-        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
-        let paths = kinds.entry(kind).or_default();
-        paths.entry(path.to_owned()).or_insert_with(|| OfKind::new(seen, kind.1)).count(took);
-    }
+/// The status of a response; of a refusal over gRPC, `grpc-` and its code.
+fn status(response: &Response) -> String {
+    let code = response.headers().get("grpc-status").and_then(|code| code.to_str().ok());
+    code.map_or_else(|| response.status().as_str().to_owned(), |code| format!("grpc-{code}"))
 }

@@ -15,7 +15,6 @@ use tracing::Instrument as _;
 use crate::callers::Callers;
 use crate::config::{Bounds, Config, KeySource, OnUnavailable, Permits};
 use crate::envoy::Rules;
-use crate::metrics::RequestMetrics;
 use crate::permit_id::PermitIds;
 use crate::prices::PriceList;
 use crate::start_error::StartError;
@@ -39,7 +38,6 @@ pub(crate) struct ServerState {
     /// The beginning of the names of this process's permits.
     name: String,
     permits: AtomicU64,
-    pub(crate) request_metrics: RequestMetrics,
     /// The configuration, as of the last reload.
     reloadable: RwLock<Arc<Reloadable>>,
 }
@@ -117,7 +115,6 @@ impl ServerState {
             random_key,
             name: URL_SAFE_NO_PAD.encode(random::<12>()?),
             permits: AtomicU64::new(0),
-            request_metrics: RequestMetrics::default(),
             reloadable,
         })
     }

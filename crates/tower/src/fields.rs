@@ -3,7 +3,7 @@
 //! A limit's name consists of ASCII letters, digits, `_`, `-` and `.`, so a name in quotes is a
 //! valid string of a structured field. The fields contain only such names and numbers.
 
-use std::borrow::Cow;
+use std::fmt::Write;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
@@ -13,8 +13,6 @@ use sluicegate::{EntityId, LimitStatus};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
-/// Room for a member with a short name.
-const MEMBER_BYTES: usize = 48;
 /// The largest integer of a structured field has 15 digits.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
@@ -69,17 +67,18 @@ impl Fields {
     }
 
     fn push(&mut self, name: &str, rule: Rule, available: Millitokens, reset_s: Option<u64>) {
-        // For every response: no formatting.
         for field in [&mut self.policy, &mut self.left] {
-            field.reserve(MEMBER_BYTES);
-            field.push_str(if field.is_empty() { "\"" } else { ", \"" });
-            field.push_str(name);
-            field.push('"');
+            let comma = if field.is_empty() { "" } else { ", " };
+            let _ = write!(field, "{comma}\"{name}\"");
         }
-        parameter(&mut self.policy, ";q=", Some(whole_tokens(rule.burst())));
-        parameter(&mut self.policy, ";w=", period_s(rule));
-        parameter(&mut self.left, ";r=", Some(whole_tokens(available)));
-        parameter(&mut self.left, ";t=", reset_s);
+        let _ = write!(self.policy, ";q={}", whole_tokens(rule.burst()));
+        if let Some(seconds) = period_s(rule) {
+            let _ = write!(self.policy, ";w={seconds}");
+        }
+        let _ = write!(self.left, ";r={}", whole_tokens(available));
+        if let Some(seconds) = reset_s {
+            let _ = write!(self.left, ";t={seconds}");
+        }
     }
 
     /// Appends the fields; a list may go over several lines, so another layer's members stay.
@@ -92,17 +91,10 @@ impl Fields {
     }
 }
 
-/// Appends a parameter of a member, if it has a value.
-fn parameter(field: &mut String, key: &str, value: Option<u64>) {
-    if let Some(value) = value {
-        field.push_str(key);
-        field.push_str(itoa::Buffer::new().format(value));
-    }
-}
-
 /// The name of a limit as the client sees it. It does not name the parent.
-pub(crate) fn policy<'a>(whose: &EntityId, limit: &'a LimitName, entity: &str) -> Cow<'a, str> {
-    if whose.as_str() == entity { limit.as_str().into() } else { format!("parent:{limit}").into() }
+pub(crate) fn policy(whose: &EntityId, limit: &LimitName, entity: &str) -> String {
+    let parent = if whose.as_str() == entity { "" } else { "parent:" };
+    format!("{parent}{limit}")
 }
 
 /// Rounded up, so that waiting this long suffices; capped at the largest structured integer.

@@ -39,7 +39,7 @@ pub fn refusal(
     let violated: Vec<_> = limits
         .iter()
         .filter(|limit| is_violated(limit))
-        .map(|limit| policy(&limit.entity, &limit.limit, entity).into_owned())
+        .map(|limit| policy(&limit.entity, &limit.limit, entity))
         .collect();
     log(error, status, resource, &violated);
 

@@ -18,8 +18,8 @@ pub struct ContentionEstimate {
 
 const WHOLE: u32 = 1_024;
 /// An observation of other writers moves a share up by half of the way to the whole; an observation
-/// that there are none moves it down by a quarter. To expect other writers in vain costs a write, and so does to miss
-/// them; processes that share a bucket do so for a while.
+/// that there are none moves it down by a quarter. To expect other writers in vain costs a write, and
+/// so does to miss them; processes that share a bucket do so for a while.
 const UP: u32 = 2;
 const DOWN: u32 = 4;
 

@@ -16,8 +16,8 @@ use crate::table::TableError;
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
     /// `request` builds the request, and builds it again if the caller leaves without an outcome. Both
-    /// have the same id, by which the request is found in the queue. An acquire that took effect unseen is given back;
-    /// a correction or a lease stands.
+    /// have the same id, by which the request is found in the queue. An acquire that took effect unseen
+    /// is given back; a correction or a lease stands.
     pub(super) async fn submit(
         self: &Arc<Self>,
         calls: &dyn Calls,

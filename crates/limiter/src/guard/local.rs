@@ -2,7 +2,8 @@
 //!
 //! They start from the last grant of the store, or full if none is known, and follow the same
 //! arithmetic. So one limiter admits from a bucket no more than the store would have admitted to it
-//! alone, if a grant is known and nothing was corrected since. Tokens taken from them are debited at the store later: see [`super::pending_debits`].
+//! alone, if a grant is known and nothing was corrected since. Tokens taken from them are debited at
+//! the store later: see [`super::pending_debits`].
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};

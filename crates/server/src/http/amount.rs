@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use sluicegate::types::{AmountOf, Amounts, EpochMillis, LimitName, Millitokens};
-use sluicegate_core::{Currency, parse_amount, whole_amount};
+use sluicegate_core::{Currency, parse_amount};
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
@@ -95,22 +95,10 @@ pub(super) fn priced(
     prices.amounts(resource, usage, at).map_err(Problem::bad)
 }
 
-/// A JSON number without loss.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(super) enum Number {
-    Whole(i64),
-    Decimal(Box<RawValue>),
-}
-
 /// An amount of a limit as a JSON number.
-pub(super) fn number(limit: &str, milli: impl Into<i128>) -> Number {
-    let (milli, unit) = (milli.into(), whole_amount(limit, 1));
-    if let (Ok(whole), 0) = (i64::try_from(milli / unit), milli % unit) {
-        return Number::Whole(whole);
-    }
-    let text = AmountOf::new(limit, milli).plain();
-    Number::Decimal(RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+pub(super) fn number(limit: &str, milli: impl Into<i128>) -> Box<RawValue> {
+    let text = AmountOf::new(limit, milli.into()).plain();
+    RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 #[cfg(test)]
@@ -133,7 +121,7 @@ mod tests {
         for (limit, milli, text) in
             [("rpm", 99_000, "99"), ("rpm", -1, "-0.001"), ("usd", 4_250_000_000_i64, "4.25")]
         {
-            assert_eq!(serde_json::to_string(&number(limit, milli)).unwrap(), text);
+            assert_eq!(number(limit, milli).get(), text);
         }
     }
 

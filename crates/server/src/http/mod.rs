@@ -139,7 +139,7 @@ async fn guard(
     if reloadable.access_log {
         seen.log(caller, &response, took);
     }
-    state.request_metrics.count(&seen, &response, took);
+    seen.count(&response, took);
     response
 }
 
