@@ -53,18 +53,19 @@ impl Claim {
         let may_forgive = refill.forgiven(-1, since, until) > 0;
         let gap = forgiven + accrued + i128::from(returned.get());
         // After this write the balance shall be below its cap by what accrues in the next interval, so
-        // that its writers need no claim of their own. The amount that this write takes is a part of
-        // that room; the headroom is the rest.
+        // that the writers of that time need no claim of their own. The write takes `amount` after the
+        // claim, so the claim itself leaves the rest below the cap: the headroom. With 10 tokens that
+        // accrue and an amount of 3, the headroom is 7.
         let amount = i128::from(amount.get()).max(0);
         let accrues = refill.gap(interval.before(until), until);
         // A calendar limit keeps none: it would withhold tokens until the next boundary.
         let accrues_evenly = refill.calendar().is_none();
         let headroom = if accrues_evenly { (accrues - amount).min(cap - amount).max(0) } else { 0 };
-        // A claim over a whole interval is cut if it would leave less than the headroom. A shorter claim
-        // is cut only if it would exceed the cap: otherwise busy writers would keep the bucket below its
-        // burst for ever (ADR 6). A claim that is cut leaves the whole headroom.
-        let room = if accrued < accrues { 0 } else { headroom };
-        if tokens + gap <= cap - room && !may_forgive {
+        // A claim that would leave less is cut, and then leaves the whole headroom. A claim over less than
+        // an interval may leave nothing: if it were cut, too, busy writers would keep the bucket below its
+        // burst for ever (ADR 6).
+        let left_at_least = if accrued < accrues { 0 } else { headroom };
+        if tokens + gap <= cap - left_at_least && !may_forgive {
             // A refund that lands first must not be topped up by a refill computed without it.
             let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
             return Self { tokens: milli(gap), condition };

@@ -22,9 +22,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the balance that this write needs, with refill and returned tokens: the sum of
-    /// the amounts of all its requests up to the last acquire or lease. Corrections before that one
-    /// count, those after it do not.
+    /// For each limit, the balance that must be there once refill and returned tokens are added: the
+    /// amounts that all requests of this write take, up to the last acquire or lease. Corrections before
+    /// that one count, those after it do not.
     pub(crate) floors: &'a Amounts,
     /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,

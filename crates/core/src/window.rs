@@ -200,7 +200,8 @@ impl Window {
     }
 
     fn start(self) -> EpochMillis {
-        // A window starts at or before an instant, so the default is never taken.
+        // A window starts at or before an `EpochMillis` and not before 1970, so the default is never
+        // taken.
         EpochMillis::new(self.start_s * 1_000).unwrap_or(EpochMillis::MIN)
     }
 

@@ -208,7 +208,7 @@ impl Permit {
         }
     }
 
-    /// The result of a correction if the store took nothing.
+    /// The result of a correction if the permit was granted without the store.
     fn nothing_to_correct(&self) -> Option<Adjusted> {
         let degraded = self.degraded.clone()?;
         Some(Adjusted { degraded: Some(degraded), ..Adjusted::default() })

@@ -181,8 +181,7 @@ pub struct Correction<'a> {
     pub configuration: &'a Configuration,
     /// The mark of a correction that is made once; `None`: the id alone keeps it from being made twice.
     pub mark: Option<&'a Mark>,
-    /// The most time that the whole call may take, except for tokens that a compensating cascade gives
-    /// back.
+    /// The most time that the whole call may take.
     pub deadline: Duration,
 }
 
@@ -191,8 +190,8 @@ pub struct Correction<'a> {
 pub struct Adjusted {
     /// Limits that the bucket no longer has: nothing was corrected there.
     pub dropped: Vec<LimitName>,
-    /// The same with the entity whose bucket lacks the limit, of an
-    /// [`AdjustRequest`](crate::request::AdjustRequest): the entity's own or its parent's.
+    /// After an [`AdjustRequest`](crate::request::AdjustRequest): these limits, each with the entity
+    /// whose bucket lacks it (its own or the parent's). Empty after a correction of a permit.
     pub dropped_of: Vec<(EntityId, LimitName)>,
     /// True if the correction had to give up its conditions on the balance.
     pub is_forced: bool,

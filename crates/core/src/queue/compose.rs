@@ -163,8 +163,9 @@ impl<W> WriteQueue<W> {
         };
         let naming = members.iter().filter(may_name);
         let naming = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
-        // While it is in the queue its attempts only grow, so no two plans under its id have one
-        // generation. A correction that entered again begins anew.
+        // While it is in the queue its attempts only grow, so no two plans under its id share a
+        // generation. A correction that left and enters again begins anew: its earlier plans failed, or
+        // its id is unusable.
         let generation = naming.map_or(0, |member| member.attempts);
         let id = naming.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);

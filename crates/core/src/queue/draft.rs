@@ -17,9 +17,9 @@ use crate::{
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the balance that this write needs, with refill and returned tokens: the sum of
-    /// the amounts of all its requests up to the last acquire or lease. Corrections before that one
-    /// count, those after it do not.
+    /// For each limit, the balance that must be there once refill and returned tokens are added: the
+    /// amounts that all requests of this write take, up to the last acquire or lease. Corrections before
+    /// that one count, those after it do not.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.

@@ -39,8 +39,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Notes that a request took effect, and that its caller left without learning it. The next write gives back the tokens of
-    /// an acquire. A correction or a lease stands, and gets its outcome when it enters again.
+    /// Notes that a request took effect, and that its caller left without learning it. The next write
+    /// gives back the tokens of an acquire. A correction or a lease stands, and gets its outcome when it
+    /// enters again.
     pub fn done_unseen(&mut self, request: QueuedRequest, done: Done) {
         match request.purpose {
             Purpose::Acquire => self.give_back(request.id, request.buckets),

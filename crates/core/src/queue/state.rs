@@ -21,7 +21,8 @@ pub struct WriteQueue<W> {
     pub(super) waiting: Vec<Member<W>>,
     /// The call that the table has not answered.
     pub(super) flight: Option<Flight>,
-    /// The write of requests that is in flight or whose answer was lost; it may have one request.
+    /// The write in flight, or in doubt, that requests share. It may have one request alone; upkeep is
+    /// not one.
     pub(super) shared: Option<SharedWrite<W>>,
     /// Requests that are done, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
@@ -133,7 +134,7 @@ impl<W> WriteQueue<W> {
         self.buckets[bucket].known.as_ref()
     }
 
-    /// The estimate of how often other processes write a bucket.
+    /// The estimate of how often other processes claim in a bucket.
     pub fn contention(&mut self, bucket: usize) -> &mut ContentionEstimate {
         &mut self.buckets[bucket].contention
     }

@@ -60,9 +60,9 @@ impl UnackedRequest {
 }
 
 /// True if the image can no longer tell whether a lost write happened. Either there is no item, or the
-/// item's list of ids is full and has none of the ids from before the write: then `id` may have come
-/// and gone. `id` itself proves nothing, so it is left out: perhaps a repetition that was acknowledged
-/// put it there.
+/// item's list of ids is full and has none of `ids_before`, the ids from before the write: then `id` may
+/// have come and gone. If `id` itself is among them, it does not count: a repetition that was
+/// acknowledged may have put it into the list again.
 pub(super) fn may_be_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration};
 
-use super::images::Entry;
+use super::known_buckets::Entry;
 use crate::store::BucketGrant;
 
 /// One bucket of a request.

@@ -8,7 +8,7 @@ use sluicegate_core::{BucketId, CompositeBucket, Known, QueueSettings, evaluate}
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
-use super::images::Images;
+use super::known_buckets::KnownBuckets;
 use super::lane::Lane;
 use crate::call::CallContext;
 use crate::counters::Counters;
@@ -23,7 +23,7 @@ use super::settings::{Certainty, StoreSettings};
 pub struct CompositeStore<T> {
     pub(super) table: Arc<T>,
     pub(super) settings: StoreSettings,
-    pub(super) images: Images,
+    pub(super) known_buckets: KnownBuckets,
     pub(super) directory: Directory,
     pub(super) counters: Counters,
 }
@@ -101,10 +101,10 @@ impl<T: Table> CompositeStore<T> {
     /// A store on this table, with these settings.
     #[must_use]
     pub fn with_settings(table: T, settings: StoreSettings) -> Self {
-        let images = Images::new(settings.buckets_max);
+        let known_buckets = KnownBuckets::new(settings.buckets_max);
         let (directory, counters) = (Directory::default(), Counters::default());
         let table = Arc::new(table);
-        Self { table, settings, images, directory, counters }
+        Self { table, settings, known_buckets, directory, counters }
     }
 
     /// The table.

@@ -54,8 +54,8 @@ impl Lane {
                     tokio::select! {
                         biased;
                         resolved = &mut entered.receiver => break resolved.ok(),
-                        // This caller leads next. If its own request was resolved meanwhile, it
-                        // returns, and the leader that resolved it goes on.
+                        // The leader has stopped, so this caller leads next. If another caller leads
+                        // by then and has resolved this request, it just returns.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;

@@ -22,8 +22,8 @@ use crate::lock::lock;
 use crate::metered;
 use crate::table::TableError;
 
-/// The bounds of the time after which a lane without an answer asks again, because all callers wait for
-/// it: twice the last answer's time, doubled after each silence.
+/// All callers of a lane wait for its one call, so after some time without an answer it asks again. That
+/// time is twice the last answer's, doubled after each silence, within these bounds.
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(500);
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// A leader may be late by this much before another caller takes over: the leader's owner may not

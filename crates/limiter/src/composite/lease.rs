@@ -71,7 +71,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             // A lane that the cache has forgotten still knows the outcome of its writes.
             let lane = in_doubt.and_then(|in_doubt| in_doubt.lane);
             let lane = lane.unwrap_or_else(|| {
-                self.images.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
+                self.known_buckets.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
             });
             let result = self.lease_from(&lane, lease, &mut context).await;
             let CallContext { id, cost, .. } = context;
@@ -105,7 +105,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
             let mut context = CallContext::new(clock, lease.deadline);
-            let entry = self.images.entry(lease.bucket);
+            let entry = self.known_buckets.entry(lease.bucket);
             let (now, refusal_age_max_ms) =
                 (context.now(), self.queue_settings().refusal_age_max_ms);
             if let Some(known) = entry
@@ -213,7 +213,7 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Refused(limits) => AcquireError::refused(limits.concat()),
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
-                    let entry = self.images.entry(bucket);
+                    let entry = self.known_buckets.entry(bucket);
                     if let Some(image) = entry.known().and_then(|known| known.image) {
                         let newer = self.newer_configuration(
                             bucket,

@@ -14,8 +14,8 @@ mod composite_store;
 mod deadline_error;
 mod directory;
 mod enter;
-mod images;
 mod impl_store;
+mod known_buckets;
 mod lane;
 mod lead;
 #[cfg(feature = "leasing")]

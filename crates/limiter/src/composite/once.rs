@@ -31,7 +31,7 @@ impl<'a, T: Table> MarkedCalls<'a, T> {
 impl<T: Table> Calls for MarkedCalls<'_, T> {
     fn call(&self, asked: TableCall) -> PendingCall {
         let TableCall::Write(buckets, write) = asked else { return self.store.call(asked) };
-        // Upkeep is not the correction: its mark is there by now.
+        // Without an id it is upkeep, which follows the correction: the mark is there by now.
         if write.id.is_none() {
             return self.store.call(TableCall::Write(buckets, write));
         }

@@ -1,6 +1,6 @@
 //! Finds the buckets of a request and their limits.
 //!
-//! An acquire does not look up what its request names. Other data is remembered for a minute. Data that
+//! An acquire does not look up what its request brings along: limits, a parent. Other data is remembered for a minute. Data that
 //! is not remembered is read by one eventually consistent read for each bucket, together with the
 //! bucket if that is not known either: half a unit an item. A parent's data is read after the entity's.
 
@@ -16,7 +16,7 @@ use sluicegate_core::{
 use super::bucket_request::BucketRequest;
 use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
-use super::images::{Entry, KnownConfiguration, MadeFrom};
+use super::known_buckets::{Entry, KnownConfiguration, MadeFrom};
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
@@ -26,7 +26,7 @@ use crate::table::{Consistency, ReadItems, Table};
 /// Says if the limits of a bucket are read from the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// If the request does not name every limit that it asks for.
+    /// If the request asks for tokens of a limit that it does not bring along.
     WhereNeeded,
     /// Always: the answer shows all limits.
     Always,
@@ -43,10 +43,10 @@ impl<T: Table> CompositeStore<T> {
         let resource = &request.resource;
         let bucket =
             |entity: &EntityId| BucketId { entity: entity.clone(), resource: resource.clone() };
-        let own =
+        let wanted =
             ConfigQuery { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
         let asks_record = request.cascade == Cascade::Stored;
-        let (own, record) = self.target(&own, &request.amounts, asks_record, context).await?;
+        let (own, record) = self.target(&wanted, &request.amounts, asks_record, context).await?;
         let parent = match &request.cascade {
             Cascade::No => None,
             Cascade::To(parent) => Some(parent.clone()),
@@ -90,7 +90,7 @@ impl<T: Table> CompositeStore<T> {
         context: &mut CallContext<'_>,
     ) -> Result<(BucketRequest, Option<Arc<EntityRecord>>), AcquireError> {
         let bucket = wanted.bucket.clone();
-        let entry = self.images.entry(&bucket);
+        let entry = self.known_buckets.entry(&bucket);
         let now = context.now();
         let mut missing = Vec::new();
         let mut record = None;

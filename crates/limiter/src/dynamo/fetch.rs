@@ -1,4 +1,5 @@
-//! Fetches items by their keys, and asks again for those that DynamoDB leaves out of an answer.
+//! Fetches items by their keys for readers and for the conversion of the older layout, and asks again for
+//! those that DynamoDB leaves out of an answer. The reads of an acquire are in `dynamo_table.rs`.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Why a range of items could not be read.
 
 use super::item::BrokenItem;
-use super::request::RequestError;
+use super::request_error::RequestError;
 
 /// The reason why something could not be read.
 #[derive(Debug, thiserror::Error)]

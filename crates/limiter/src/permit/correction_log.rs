@@ -31,7 +31,8 @@ pub(super) struct CorrectionLog {
     /// debits are added when they are answered. A caller that leaves in between loses tokens and
     /// gains none.
     taken: Amounts,
-    /// The amounts taken beyond the calls that succeeded or are in flight.
+    /// The amounts taken here by calls that failed as a whole. A call takes out its limits' share when it
+    /// starts.
     surplus: Amounts,
     /// Debits that may have been done. The permit sends them again under their ids, so they take
     /// effect once.
@@ -43,9 +44,10 @@ pub(super) struct CorrectionLog {
 pub(super) struct CorrectionWrite {
     pub(super) id: RequestId,
     pub(super) amounts: Amounts,
-    /// The part of the surplus that it replaces.
+    /// The surplus of its limits before it. This write sends the difference to it.
     surplus_used: Amounts,
-    /// The surplus of the bucket after it, if the call does not reach all buckets.
+    /// The surplus of its limits after it, if the call fails as a whole: the surplus before it with what
+    /// it sent. That is the amount of the call, unless the difference was beyond the range of amounts.
     surplus_left: Amounts,
     /// True if an earlier call may have done it.
     in_doubt: bool,
@@ -120,8 +122,8 @@ impl CorrectionLog {
     ) -> Amounts {
         let takes = write.amounts.iter().any(|change| !is_decrease(&change));
         let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
-        // A store that may have given tokens back answers "ambiguous". So an unavailable one did
-        // all of a mixed write or nothing, or did the part that takes: sent again, it happens once.
+        // A store that may have given tokens back answers "ambiguous". So after "unavailable" a write
+        // that takes and gives back has at most taken: sent again, it happens once.
         write.in_doubt |= match result {
             Some(Err(AdjustError::Unavailable(_))) => takes,
             None => only_takes,

@@ -22,11 +22,11 @@ const PARENTS_MAX: usize = 16;
 
 /// All buckets that this process knows.
 #[derive(Debug)]
-pub(super) struct Images {
+pub(super) struct KnownBuckets {
     entries: Cache<BucketId, Arc<Entry>>,
 }
 
-impl Images {
+impl KnownBuckets {
     pub(super) fn new(most: usize) -> Self {
         Self { entries: Cache::new(most) }
     }
