@@ -165,7 +165,7 @@ async fn an_overtaken_processor_tells_what_it_counted_from_what_it_dropped() {
         let (slow, fast) = tokio::join!(deliver(&slow, &batch), overtake);
         for outcome in [slow, fast] {
             let report = outcome.report;
-            assert_eq!((report.windows_written, report.duplicates_dropped), (2, 200));
+            assert_eq!((report.window_updates, report.duplicates_dropped), (2, 200));
         }
         let found = read_usages(engine.client(), &table).await;
         assert_eq!(hour_of(&found, "u").unwrap().events, 400);
@@ -204,14 +204,14 @@ async fn a_gap_between_batches_is_counted_when_it_comes() {
         let processor = processor(engine, &table);
         let records: Records = (0..10).map(|n| acquire("u", n, 0, 1)).collect();
         let first = deliver(&processor, &records[..3]).await;
-        assert_eq!((first.report.windows_written, first.report.duplicates_dropped), (2, 0));
+        assert_eq!((first.report.window_updates, first.report.duplicates_dropped), (2, 0));
         // Overlaps by two, and carries one record twice.
         let mut overlapping = records[1..6].to_vec();
         overlapping.push(records[5].clone());
         let second = deliver(&processor, &overlapping).await;
-        assert_eq!((second.report.windows_written, second.report.duplicates_dropped), (2, 3));
+        assert_eq!((second.report.window_updates, second.report.duplicates_dropped), (2, 3));
         let third = deliver(&processor, &records[..6]).await;
-        assert_eq!((third.report.windows_written, third.report.duplicates_dropped), (0, 6));
+        assert_eq!((third.report.window_updates, third.report.duplicates_dropped), (0, 6));
         let found = read_usages(engine.client(), &table).await;
         assert_eq!(hour_of(&found, "u").unwrap().events, 6);
     })

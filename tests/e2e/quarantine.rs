@@ -80,7 +80,7 @@ async fn broken_window_quarantines_its_records_for_good() {
         let batch: Records = (0..150).map(|n| acquire("u", n, 0, 1_000)).collect();
 
         let outcome = deliver(&processor, &batch).await;
-        assert_eq!((outcome.report.quarantined, outcome.report.windows_written), (150, 1));
+        assert_eq!((outcome.report.quarantined, outcome.report.window_updates), (150, 1));
         let entries = read_quarantine(engine.client(), &table).await;
         assert_eq!(entries.len(), 150);
         assert!(entries.keys().all(|id| id.ends_with("#hour")), "only the hour is missing");
@@ -96,9 +96,9 @@ async fn broken_window_quarantines_its_records_for_good() {
         broken.insert("u_rpm".to_owned(), AttributeValue::N("0".to_owned()));
         put(engine, &table, broken).await;
         let again = deliver(&processor, &batch).await;
-        assert_eq!((again.report.quarantined, again.report.windows_written), (0, 0));
+        assert_eq!((again.report.quarantined, again.report.window_updates), (0, 0));
         let next = deliver(&processor, &[acquire("u", 150, 0, 7)]).await;
-        assert_eq!(next.report.windows_written, 2);
+        assert_eq!(next.report.window_updates, 2);
         let found = read_usages(engine.client(), &table).await;
         assert_eq!(hour_of(&found, "u").unwrap().consumed_milli["rpm"], 7);
         let day = found.iter().find(|(id, _)| id.2 == "day").unwrap().1;
@@ -117,8 +117,8 @@ fn many_limits(entity: &str, n: u64, limits: usize, padding: usize) -> Box<RawVa
     to_raw_value(&record).unwrap()
 }
 
-/// An over-long expression is refused before its condition is checked. So only the transaction tells
-/// a redelivery that the watermark is at or past the records.
+/// An over-long expression is refused before its condition is checked. So only the transaction
+/// tells a redelivery that the watermark is at or past the records.
 #[tokio::test(flavor = "multi_thread")]
 async fn quarantined_records_stay_skipped_by_the_watermark_after_redelivery_and_lost_replies() {
     on_every_engine(async |engine| {
@@ -141,7 +141,7 @@ async fn quarantined_records_stay_skipped_by_the_watermark_after_redelivery_and_
         assert_eq!(first.report.quarantined, 3, "a lost reply is not silence: {first:?}");
         for _ in 0..2 {
             let again = deliver(&behind, &batch).await;
-            assert_eq!((again.report.windows_written, again.report.quarantined), (0, 0));
+            assert_eq!((again.report.window_updates, again.report.quarantined), (0, 0));
         }
         let entries = read_quarantine(engine.client(), &table).await;
         assert_eq!(entries.len(), 3, "the record for each kind of window, and the malformed one");

@@ -124,7 +124,7 @@ async fn shards_are_ignored_unless_switched_on() {
         let (lanes, _) = in_shards(History::generate(&Shape::new(5, 50)));
         let table = engine.create_table().await;
         let outcome = deliver(&crate::support::processor(engine, &table), &lanes.concat()).await;
-        assert_eq!((outcome.report.records, outcome.report.windows_written), (50, 0));
+        assert_eq!((outcome.report.records, outcome.report.window_updates), (50, 0));
         assert!(read_usages(engine.client(), &table).await.is_empty());
     })
     .await;

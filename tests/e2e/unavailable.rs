@@ -138,7 +138,7 @@ async fn a_throttled_window_holds_up_no_other() {
         });
         let batch: Records = (0..40).map(|n| acquire(&format!("user-{n}"), n, 0, 1_000)).collect();
         let outcome = processor.handle(&batch, soon(4)).await;
-        assert_eq!(outcome.report.windows_written, 78);
+        assert_eq!(outcome.report.window_updates, 78);
         assert_eq!(outcome.report.retryable_failures, 2);
     })
     .await;
@@ -157,7 +157,7 @@ async fn a_window_that_is_interrupted_between_updates_goes_on_where_it_stood() {
         let outcome = processor_behind.handle(&batch, soon(2)).await;
         let reported = outcome.response.unwrap().batch_item_failures;
         assert_eq!(reported[0].item_identifier.as_deref(), Some("300000000000000000200"));
-        assert_eq!((outcome.report.windows_written, outcome.report.duplicates_dropped), (2, 0));
+        assert_eq!((outcome.report.window_updates, outcome.report.duplicates_dropped), (2, 0));
 
         // From there on, and once more from the beginning.
         deliver(&processor(engine, &table), &batch[200..]).await;

@@ -146,7 +146,7 @@ async fn the_trace<T: Shared>(table: T) {
         a.acquire("user-123", "gpt-4").consume("rpm", 3).limits([limit.clone()]).await.unwrap();
     let seven =
         b.acquire("user-123", "gpt-4").consume("rpm", 7).limits([limit.clone()]).await.unwrap();
-    assert_eq!((three.cost().path, three.cost().attempts), (Some(WritePath::Normal), 1));
+    assert_eq!((three.cost().path, three.cost().attempts), (Some(WritePath::Claim), 1));
     // It loses the lock and retries without a read.
     assert_eq!((seven.cost().path, seven.cost().attempts), (Some(WritePath::Unclaimed), 2));
     assert_eq!(seven.cost().read_units, 0.0);
@@ -189,7 +189,7 @@ async fn foreign<T: Shared>(table: T) {
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits([limit.clone()]);
     assert_eq!(ask().await.unwrap().cost().path, Some(WritePath::Unclaimed));
     clock.advance(Duration::from_secs(1));
-    assert_eq!(ask().await.unwrap().cost().path, Some(WritePath::Normal));
+    assert_eq!(ask().await.unwrap().cost().path, Some(WritePath::Claim));
     let stored = table.stored(&id).await.unwrap();
     assert_eq!(stored.limits[&rpm].consumed.get(), 7_000);
     assert_eq!(stored.rules_hash, Some(RulesHash::of([(&rpm, &rule)])));

@@ -218,7 +218,7 @@ async fn costs<T: Shared>(table: T) {
         for later in [10, 150, 10, 150] {
             clock.advance(Duration::from_millis(later));
             let permit = ask().await.unwrap();
-            let path = if later < 100 { WritePath::Unclaimed } else { WritePath::Normal };
+            let path = if later < 100 { WritePath::Unclaimed } else { WritePath::Claim };
             let cost = permit.cost();
             assert_eq!(
                 (cost.path, cost.attempts, cost.read_units),
@@ -273,8 +273,8 @@ async fn stored_budget_is_raised_once_for_all_processes() {
     }
 }
 
-/// The store is unavailable over a boundary: the process goes on with what was left, and at the boundary
-/// with a full budget.
+/// The store is unavailable over a boundary: the process goes on with what was left, and at the
+/// boundary with a full budget.
 #[tokio::test(start_paused = true)]
 async fn outage_over_a_boundary_begins_the_next_period() {
     let table = Scripted::default();

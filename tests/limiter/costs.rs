@@ -61,7 +61,7 @@ async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f6
     assert_units!(units(permit.cost()), (0.0, unit), "warm acquire, retry");
     clock.advance(Duration::from_secs(1));
     let permit = ask!(first, count).no_cascade().await.unwrap();
-    assert_eq!(permit.cost().path, Some(WritePath::Normal));
+    assert_eq!(permit.cost().path, Some(WritePath::Claim));
     assert_units!(units(permit.cost()), (0.0, unit), "warm acquire, normal");
 
     assert_units!(permit.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, debit");

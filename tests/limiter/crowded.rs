@@ -40,8 +40,7 @@ async fn the_largest_requests<T: Shared>(table: T) {
         let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
         let limiter = with_settings(table.clone(), &clock, settings);
         let (child, parent) = (format!("child {mode:?}"), format!("parent {mode:?}"));
-        let steps =
-            [(0, WritePath::Create), (50, WritePath::Unclaimed), (2_000, WritePath::Normal)];
+        let steps = [(0, WritePath::Create), (50, WritePath::Unclaimed), (2_000, WritePath::Claim)];
         for (taken, (later, path)) in (1..).zip(steps) {
             clock.advance(Duration::from_millis(later));
             let permit = all(limiter.acquire(&child, "r")).cascade_to(&parent).await.unwrap();

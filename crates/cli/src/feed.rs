@@ -73,7 +73,7 @@ impl Inner {
         let (totals, report) = (&mut self.totals, &outcome.report);
         totals.records += report.records;
         totals.deltas += report.deltas;
-        totals.windows_written += report.windows_written;
+        totals.window_updates += report.window_updates;
         totals.duplicates_dropped += report.duplicates_dropped;
         totals.quarantined += report.quarantined;
         totals.alerts += report.alerts;
@@ -91,7 +91,7 @@ impl Inner {
             return;
         };
         let since = match self.failing.take() {
-            Some((since, _)) if report.windows_written == 0 => since,
+            Some((since, _)) if report.window_updates == 0 => since,
             _ => Instant::now(),
         };
         self.failing = Some((since, failure.reason.to_string()));
@@ -128,7 +128,8 @@ pub(crate) fn interrupted() -> Result<impl Future<Output = ()> + Send, CliError>
 }
 
 /// Shows the warnings of the poller and of the processor: a follower reports by them that it cannot
-/// read, or cannot deliver an alert. The engine warns of every refused condition; those are left out.
+/// read, or cannot deliver an alert. The engine warns of every refused condition; those are left
+/// out.
 pub(crate) fn show_warnings() {
     let shown = ["sluicegate_local", "sluicegate_processor"];
     let shown: Targets = shown.into_iter().map(|target| (target, LevelFilter::WARN)).collect();

@@ -1,8 +1,8 @@
 //! The plans of writes that take tokens: from an item that exists, and by a new item.
 //!
-//! [`normal`] claims the refill of every limit up to now, under a lock on the refill timestamp.
-//! [`take_unclaimed`] takes from the balance without a claim, after an earlier write claimed a moment
-//! ago.
+//! [`take_with_claim`] claims the refill of every limit up to now, under a lock on the refill
+//! timestamp. [`take_unclaimed`] takes from the balance without a claim, after an earlier write
+//! claimed a moment ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +22,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the balance that must be there once refill and returned tokens are added: the
-    /// amounts that all requests of this write take, up to the last acquire or lease. Corrections before
-    /// that one count, those after it do not.
+    /// For each limit, the balance that must be there once refill and returned tokens are added:
+    /// the amounts that the requests of this write take of it in their order, up to and including
+    /// its last acquire or lease. A correction counts only if it comes before that one.
     pub(crate) floors: &'a Amounts,
     /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
@@ -70,8 +70,8 @@ impl<'a> Debit<'a> {
     }
 }
 
-/// Takes without a claim, if an earlier write claimed within the interval and every balance is enough
-/// without the refill since.
+/// Takes without a claim, if an earlier write claimed within the interval and every balance is
+/// enough without the refill since.
 pub(crate) fn take_unclaimed(
     view: &View<'_>,
     debit: &Debit<'_>,
@@ -120,13 +120,13 @@ pub(crate) fn take_unclaimed(
 }
 
 /// Claims the refill of every limit up to now, takes, and brings the item to the configuration.
-pub(crate) fn normal(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
+pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let View { image, differences, now } = *view;
     // A clock that is a little behind claims nothing. A refill timestamp far ahead is pulled back:
     // otherwise one bad clock would stop refill for all processes.
     let until = if is_clock_ahead(image, now) { now } else { now.max(image.refilled_at) };
     let since = image.refilled_at.min(until);
-    let mut plan = debit.plan(WritePath::Normal);
+    let mut plan = debit.plan(WritePath::Claim);
     plan.changes.push(Change::RefilledAt(until));
     plan.conditions.push(Condition::RefilledAt(image.refilled_at));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
@@ -146,8 +146,8 @@ pub(crate) fn normal(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let cap = balance.rule.burst();
         let cap = if by_calendar { cap } else { cap.min(rule.burst()) };
         let gain = Gain { since, until, returned };
-        // A limit that becomes a calendar limit now leaves no headroom by its old rule: it would lack
-        // those tokens until its first boundary.
+        // A limit that becomes a calendar limit now leaves no headroom by its old rule: it would
+        // lack those tokens until its first boundary.
         let interval = if by_calendar { ClaimInterval(0) } else { debit.interval };
         let mut claim = Claim::of(limit, balance, cap, amount, gain, interval);
         if rule != balance.rule && by_calendar {

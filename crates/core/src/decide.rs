@@ -1,15 +1,15 @@
 //! The decision on a request for tokens: [`assess`] compares an item with a request, and
 //! [`take_from`] makes the plan.
 //!
-//! The write queue uses both for acquires and leases from an item. [`decide`] is the same decision for
-//! one request alone; the buckets of an outage use it.
+//! The write queue uses both for acquires and leases from an item. [`decide`] is the same decision
+//! for one request alone; the buckets of an outage use it.
 //!
 //! Every function here is pure: its arguments are the newest image, the request and the time. An
 //! image that is out of date is safe, because every plan carries the conditions under which its
 //! arithmetic is right. A write that fails returns the image for the next decision.
 
 use crate::configuration::Differences;
-use crate::debit::{Debit, new_item, normal, take_unclaimed};
+use crate::debit::{Debit, new_item, take_unclaimed, take_with_claim};
 use crate::plan::WritePlan;
 use crate::status::{LimitStatus, View};
 use crate::{
@@ -21,8 +21,8 @@ use crate::{
 pub enum Decision {
     /// Write this, and the request is granted.
     Write(WritePlan),
-    /// Write this and decide again. Either a clock that was ahead has stopped refill, or limits must
-    /// be removed before others fit.
+    /// Write this and decide again. Either a clock that was ahead has stopped refill, or limits
+    /// must be removed before others fit.
     Repair(WritePlan),
     /// The image remembers the request: it was granted.
     AlreadyApplied,
@@ -102,7 +102,7 @@ pub(crate) fn assess(
     }
     let never = limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst);
     match is_clock_ahead(image, now) && !never {
-        true => Assessment::Repair(normal(&view, &Debit::nothing(acquire))),
+        true => Assessment::Repair(take_with_claim(&view, &Debit::nothing(acquire))),
         false => Assessment::Short(limits),
     }
 }
@@ -135,14 +135,14 @@ pub(crate) fn take_from(
     let view = View { image, differences: &differences, now };
     let needs_no_claim = differences.is_empty() && !is_clock_ahead(image, now);
     let unclaimed = if needs_no_claim { take_unclaimed(&view, debit, acquire.hint) } else { None };
-    unclaimed.unwrap_or_else(|| normal(&view, debit))
+    unclaimed.unwrap_or_else(|| take_with_claim(&view, debit))
 }
 
-/// The write that brings an item to the configuration for a request that is refused. It claims refill
-/// and takes nothing.
+/// The write that brings an item to the configuration for a request that is refused. It claims
+/// refill and takes nothing.
 ///
-/// `None`: the item follows the configuration. A limit that the item merely lacks is no reason for a
-/// write, because it counts as full either way.
+/// `None`: the item follows the configuration. A limit that the item merely lacks is no reason for
+/// a write, because it counts as full either way.
 #[must_use]
 pub fn reconfigure(
     image: &CompositeBucket,
@@ -158,7 +158,7 @@ pub fn reconfigure(
         differences.missing.clear();
     }
     let view = View { image, differences: &differences, now };
-    Some(normal(&view, &Debit::nothing(acquire)))
+    Some(take_with_claim(&view, &Debit::nothing(acquire)))
 }
 
 /// Removes the limits that the configuration dropped, if any, so that the asked ones may fit.
@@ -173,7 +173,7 @@ fn make_room(
         Some(limit) if differences.removed.is_empty() => Assessment::Full(limit),
         _ => {
             let view = View { image, differences: &differences, now };
-            Assessment::Repair(normal(&view, &Debit::nothing(acquire)))
+            Assessment::Repair(take_with_claim(&view, &Debit::nothing(acquire)))
         }
     }
 }

@@ -89,7 +89,7 @@ fn the_trace_of_the_reference_ends_where_it_should() {
         plan(decide_on(image, &asks(&[("rpm", tokens * 1_000)]), at(T0 + 1_000)))
     };
     let (a, b) = (write(&item, 3), write(&item, 7));
-    assert_eq!((a.path, b.path), (WritePath::Normal, WritePath::Normal));
+    assert_eq!((a.path, b.path), (WritePath::Claim, WritePath::Claim));
     let after = a.apply(Some(&item)).unwrap();
     assert_eq!(b.apply(Some(&after)), None, "the loser of the lock");
     let again = write(&after, 7);
@@ -238,7 +238,7 @@ fn a_timestamp_far_ahead_is_pulled_back_by_whoever_writes_next() {
     let asked = Amounts::from([(name("fast"), milli(7_000))]);
     let Decision::Write(plan) = decide_on(&item, &asked, at(T0)) else { panic!("write") };
     let after = plan.apply(Some(&item)).unwrap();
-    assert_eq!((plan.path, after.refilled_at), (WritePath::Normal, at(T0)));
+    assert_eq!((plan.path, after.refilled_at), (WritePath::Claim, at(T0)));
     assert_eq!(after.limits[&name("fast")].tokens, milli(0), "nothing was claimed");
     // A millisecond less is no error of a clock: nobody moves it.
     item.refilled_at = at(T0 + 60_000);
@@ -296,7 +296,7 @@ fn a_full_item_takes_no_other_limit_and_works_on() {
     };
     assert_eq!(ask("l40", T0), Decision::Full(name("l40")));
     assert_eq!(ask("l99", T0), Decision::Unknown(name("l99")));
-    for (now_ms, path) in [(T0 + 50, WritePath::Unclaimed), (T0 + 1_000, WritePath::Normal)] {
+    for (now_ms, path) in [(T0 + 50, WritePath::Unclaimed), (T0 + 1_000, WritePath::Claim)] {
         let Decision::Write(plan) = ask("l39", now_ms) else { panic!("its own limits work") };
         let after = plan.apply(Some(&image)).unwrap();
         assert_eq!((plan.path, after.limits.len()), (path, LIMITS_MAX), "others are left out");

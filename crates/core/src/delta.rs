@@ -1,7 +1,8 @@
 //! The consumption in one stream record: the difference of the `tc` counters of its two images.
 //!
-//! The counters only grow by what was consumed and shrink by what was returned, whatever the write
-//! path, so the sum of the differences over all records of an item is the growth of its counters.
+//! On every write path the counters grow by what is consumed, shrink by what is returned, and do
+//! not move otherwise. So the sum of the differences over all records of an item is the growth of
+//! its counters.
 
 use crate::keys::{self, ItemKey, ShardKey};
 use crate::record::{Image, ImageValue};
@@ -116,8 +117,8 @@ pub enum RecordError {
 /// that are not composite buckets give nothing.
 ///
 /// If the write changed the refill timestamp, the time is that timestamp. Otherwise
-/// ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the refill timestamp and the
-/// record's creation time, or the one of them that exists.
+/// ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the refill timestamp and
+/// the record's creation time, or the one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
 /// [`WritePath::Adjust`]: crate::WritePath::Adjust
@@ -139,8 +140,8 @@ pub fn extract_deltas<'a>(
 }
 
 /// [`extract_deltas`] for the shards of buckets in the layout of zae-limiter 0.10 and later
-/// ([`ShardKey`]); `None` for any other item. A shard's counters and refill timestamp are those of a
-/// composite bucket. The limit that counts the writes of its partition gives nothing.
+/// ([`ShardKey`]); `None` for any other item. A shard's counters and refill timestamp are those of
+/// a composite bucket. The limit that counts the writes of its partition gives nothing.
 ///
 /// # Errors
 /// [`RecordError`] for a shard whose record cannot be counted.

@@ -1,8 +1,8 @@
 //! A write to a composite bucket as a value: what it changes and on which conditions.
 //!
-//! The write queue makes plans, stores send them, and [`WritePlan::apply`] applies a plan to an item
-//! in memory: the product, its model and its tests use the same value. A test shows the purpose of a
-//! condition by dropping it from the value.
+//! The write queue makes plans, stores send them, and [`WritePlan::apply`] applies a plan to an
+//! item in memory: the product, its model and its tests use the same value. A test shows the
+//! purpose of a condition by dropping it from the value.
 
 use crate::{
     CompositeBucket, ConfigStamp, EpochMillis, LevelVersions, LimitBalance, LimitName, Millitokens,
@@ -14,12 +14,12 @@ use crate::{
 pub enum WritePath {
     /// The item is new.
     Create,
-    /// Claims the refill of every limit and consumes.
-    Normal,
+    /// Claims the refill of every limit, and takes what is asked, if anything.
+    Claim,
     /// Consumes the balance without a claim; an earlier write claimed a moment ago.
     Unclaimed,
-    /// Adds whatever the balance is, within its range (refunds, forced corrections), or moves the
-    /// expiry. Other corrections that take use `Normal` and `Unclaimed`.
+    /// Moves balances, however much is there (refunds, forced corrections): they only must stay in
+    /// their range. Or moves the expiry. Other corrections that take use `Claim` and `Unclaimed`.
     Adjust,
 }
 
@@ -29,7 +29,7 @@ impl WritePath {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
-            Self::Normal => "normal",
+            Self::Claim => "claim",
             Self::Unclaimed => "unclaimed",
             Self::Adjust => "adjust",
         }
@@ -41,8 +41,8 @@ impl WritePath {
 pub struct WritePlan {
     /// The path that made it.
     pub path: WritePath,
-    /// Its changes; each attribute at most once. Their order counts for [`Change::Remember`] alone: the
-    /// item remembers the last id the longest.
+    /// Its changes; each attribute at most once, except those of [`Change::Remember`]. Their order
+    /// counts for [`Change::Remember`] alone: the item remembers the last id the longest.
     pub changes: Vec<Change>,
     /// Its conditions: all must hold.
     pub conditions: Vec<Condition>,
@@ -72,7 +72,8 @@ pub enum Change {
     Remove(LimitName),
     /// Writes the hash of all rules.
     RulesHash(RulesHash),
-    /// Writes the versions of the stored levels that the item follows, in place of what it followed.
+    /// Writes the versions of the stored levels that the item follows, in place of what it
+    /// followed.
     ConfigVersions(LevelVersions),
     /// Writes the expiry in epoch seconds; `None` removes it.
     ExpiresAt(Option<i64>),
@@ -121,8 +122,8 @@ impl WritePlan {
         if self.holds(item) { self.changed(item) } else { None }
     }
 
-    /// The item after its changes, whether its conditions hold or not: the best guess at an item that
-    /// was written without being returned. `None`: there is no item to change.
+    /// The item after its changes, whether its conditions hold or not: the best guess at an item
+    /// that was written without being returned. `None`: there is no item to change.
     #[must_use]
     pub fn changed(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
         let mut after = item.cloned();

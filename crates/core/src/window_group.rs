@@ -1,14 +1,14 @@
 //! Groups the records of a batch by usage window, and adds up the deltas of each group.
 //!
 //! A group ([`WindowGroup`]) has the records of one bucket item and one stream that count in one
-//! window; each shard of a bucket is an item. It becomes one update of that window, or several if its
-//! records name more limits than an update can.
+//! window; each shard of a bucket is an item. It becomes one update of that window, or several if
+//! its records name more limits than an update can.
 //!
-//! An update carries the positions of its first and its last record. The table applies it only while
-//! the window's watermark is absent or below the first position. Otherwise the table returns the
-//! watermark, and [`WindowGroup::next_update`] gives the update of the records after it. The condition
-//! and the addition are one write, so a record is counted once, however often and in whatever batches
-//! it is delivered.
+//! An update carries the positions of its first and its last record. The table applies it only
+//! while the window's watermark is absent or below the first position. Otherwise the table returns
+//! the watermark, and [`WindowGroup::next_update`] gives the update of the records after it. The
+//! condition and the addition are one write, so a record is counted once, however often and in
+//! whatever batches it is delivered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ const LIMITS_PER_UPDATE: usize = 200;
 /// The records of a batch, grouped by usage window.
 #[derive(Debug)]
 pub struct GroupedBatch<'a> {
-    /// One group for each stream, shard, entity, resource and window, in the order of the first record
-    /// of each bucket.
+    /// One group for each stream, shard, entity, resource and window, in the order of the first
+    /// record of each bucket.
     pub groups: Vec<WindowGroup<'a>>,
     /// Copies of records that the batch contained already.
     pub duplicates: usize,
@@ -93,7 +93,7 @@ fn groups_of_bucket<'a>(
     kinds: &WindowKinds,
 ) -> impl Iterator<Item = WindowGroup<'a>> {
     let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas<'a>>>> = BTreeMap::new();
-    // Kind by kind: a calendar remembers its last period.
+    // Kind by kind: `Calendar::period` keeps its last answer, and most records of a batch share it.
     for kind in kinds.iter() {
         for record in records {
             windows.entry(kind.containing(record.at)).or_default().push(Arc::clone(record));

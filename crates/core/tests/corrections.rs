@@ -1,4 +1,5 @@
-//! Corrections, as the write queue writes them: conditions, dropped limits, memory of ids, expiries.
+//! Corrections, as the write queue writes them: conditions, dropped limits, memory of ids,
+//! expiries.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
 
 #[allow(dead_code, unused_imports, reason = "shared with other tests")]
@@ -121,7 +122,7 @@ fn correction_of_a_removed_limit_is_dropped_and_reported() {
 #[test]
 fn debit_keeps_the_conditions_of_an_acquire_and_not_its_floor() {
     let item = item(1_000);
-    for (after_ms, path) in [(50, WritePath::Unclaimed), (500, WritePath::Normal)] {
+    for (after_ms, path) in [(50, WritePath::Unclaimed), (500, WritePath::Claim)] {
         let now = T0 + after_ms;
         let plan = seeing(&item).plan(corrects(1, &[("rpm", 5_000)], now), at(now));
         assert_eq!(plan.path, path);
@@ -292,7 +293,7 @@ fn claim_from_an_old_image_does_not_shorten_the_expiry_of_a_debt() {
     let requests = [acquires(3, 1_000, now), corrects(2, &[("rpm", 70_000)], now)];
     for request in requests {
         let claim = seeing(&seen).plan(request, at(now));
-        assert_eq!(claim.path, WritePath::Normal);
+        assert_eq!(claim.path, WritePath::Claim);
         for (debit, is_covered) in [(60_000, true), (90_000, true), (1_000_000, false)] {
             let stored = after_debit_of(debit);
             let after = claim.apply(Some(&stored));
@@ -303,8 +304,8 @@ fn claim_from_an_old_image_does_not_shorten_the_expiry_of_a_debt() {
     }
 }
 
-/// The first request is short, and the item is to be brought to its limits before it is refused; but
-/// the second one can be served, and its write goes first.
+/// The first request is short, and the item is to be brought to its limits before it is refused;
+/// but the second one can be served, and its write goes first.
 #[test]
 fn a_write_of_others_does_not_keep_a_refused_request_from_bringing_its_limits() {
     let mut item = Some(item(5_000));
@@ -331,8 +332,8 @@ fn remembering(ids: [u64; 4]) -> CompositeBucket {
     CompositeBucket { request_ids: ids.map(id).into(), ..item(5_000) }
 }
 
-/// Each write is lost on its way, and others come before it when it is sent again. A write fences two
-/// lost ones. The first of three may still arrive, so its refund must not be made again.
+/// Each write is lost on its way, and others come before it when it is sent again. A write fences
+/// two lost ones. The first of three may still arrive, so its refund must not be made again.
 #[test]
 fn a_refund_is_not_made_again_once_its_first_write_is_no_longer_fenced() {
     let mut process = seeing(&item(5_000));

@@ -76,7 +76,7 @@ fn acquire(c: &mut Criterion) {
     let mut group = c.benchmark_group("warm acquire, our part");
     group.throughput(Throughput::Elements(ACQUIRES));
     for count in [2, 5] {
-        for (path, age_ms) in [("unclaimed", 10), ("normal", 1_000)] {
+        for (path, age_ms) in [("unclaimed", 10), ("claim", 1_000)] {
             let clock = TestClock::at(EpochMillis::new(T0).unwrap());
             let table = Yes(Arc::new(item(count, age_ms)));
             let limiter = Limiter::builder(CompositeStore::with_table(table)).clock(clock).build();

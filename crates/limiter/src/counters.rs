@@ -44,7 +44,7 @@ pub struct Counters {
     pub outages: Counter,
     /// Under `OnUnavailable::Local`: corrections that debited the grants of an outage at the store,
     /// one for each bucket.
-    pub committed: Counter,
+    pub outage_debits: Counter,
     /// Grants of an outage, or sums of them, that could not be debited at the store.
-    pub uncommitted: Counter,
+    pub outage_debits_lost: Counter,
 }

@@ -174,7 +174,8 @@
 //! request whose limits are unknown to the process fails with `Unavailable`.
 //!
 //! The first calls of an outage wait for their deadline: 250 ms for an acquire, or 2 s while there
-//! is no connection yet ([`Limiter::warm_up`](crate::Limiter::warm_up) makes one ahead). After five
+//! is no connection yet ([`Limiter::warm_up`](crate::Limiter::warm_up) makes one ahead). If a caller
+//! leaves before, the limiter asks the store for a sign of life, which fails in its place. After five
 //! failures in a row, or two that are a second apart, the circuit breaker opens
 //! ([`BreakerConfig`](crate::settings::BreakerConfig)) and a decision takes about a microsecond. A
 //! task probes the store every 250 ms. After an answered probe the limiter lets one request

@@ -51,7 +51,7 @@ impl Metrics {
         for (name, count) in [
             (RECORDS, report.records),
             (DELTAS, report.deltas),
-            (WINDOWS_WRITTEN, report.windows_written),
+            (WINDOW_UPDATES, report.window_updates),
             (DUPLICATES_DROPPED, report.duplicates_dropped),
             (QUARANTINED, report.quarantined),
             (ALERTS, report.alerts),
@@ -72,7 +72,7 @@ impl Metrics {
 
 const RECORDS: &str = "Records";
 const DELTAS: &str = "Deltas";
-const WINDOWS_WRITTEN: &str = "WindowsWritten";
+const WINDOW_UPDATES: &str = "WindowUpdates";
 const DUPLICATES_DROPPED: &str = "DuplicatesDropped";
 const QUARANTINED: &str = "Quarantined";
 const ALERTS: &str = "Alerts";
@@ -84,7 +84,7 @@ const WRITE_UNITS: &str = "WriteUnits";
 const COUNTS: [&str; 11] = [
     RECORDS,
     DELTAS,
-    WINDOWS_WRITTEN,
+    WINDOW_UPDATES,
     DUPLICATES_DROPPED,
     QUARANTINED,
     ALERTS,
@@ -108,7 +108,7 @@ mod tests {
         let report = Report {
             records: 100,
             deltas: 200,
-            windows_written: 4,
+            window_updates: 4,
             duplicates_dropped: 7,
             quarantined: 2,
             alerts: 3,

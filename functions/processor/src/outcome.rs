@@ -9,8 +9,9 @@ use crate::report::Report;
 /// The reason why an event fails as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
-    /// The event must come again as a whole. Either a record without a readable position could not be
-    /// put into quarantine, or a write failed and the first record to deliver again has no position.
+    /// The event must come again as a whole. Either a record without a readable position could not
+    /// be put into quarantine, or a write failed and the first record to deliver again has no
+    /// position.
     #[error(
         "Lambda must deliver the whole batch again, because there is no sequence number to report: {reason}"
     )]
@@ -31,8 +32,8 @@ pub enum HandleError {
 /// The answer to Lambda, and the details of the event.
 #[derive(Debug)]
 pub struct Outcome {
-    /// At most one identifier: the position from which the records must be delivered again. An error if
-    /// a failure has no position to report, or if the alerts that wait could not be read.
+    /// At most one identifier: the position from which the records must be delivered again. An
+    /// error if a failure has no position to report, or if the alerts that wait could not be read.
     pub response: Result<DynamoDbEventResponse, HandleError>,
     /// Figures of the event.
     pub report: Report,
@@ -40,7 +41,7 @@ pub struct Outcome {
     pub quarantined: Vec<Quarantined>,
     /// The reasons why positions must be delivered again.
     pub failures: Vec<Failure>,
-    /// Keys of the usage windows that the event's records belong to.
+    /// Keys of the usage windows that the event's records were written to, or were tried to be.
     pub window_keys: Vec<ItemKey>,
 }
 

@@ -18,8 +18,8 @@ use crate::write_error::WriteError;
 /// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
-    /// Records that some window was done with before, by the addresses of their JSON: a record is in
-    /// the windows of every kind and is reported once.
+    /// Records that some window was done with before, by the addresses of their JSON: a record is
+    /// in the windows of every kind and is reported once.
     dropped: HashSet<usize>,
 }
 
@@ -77,7 +77,7 @@ impl OutcomeBuilder {
 
     fn add_window(&mut self, group: &WindowGroup<'_>, result: WindowResult) {
         let report = &mut self.outcome.report;
-        report.windows_written += result.writes;
+        report.window_updates += result.writes;
         report.write_units += result.write_units;
         report.alerts += result.alerts;
         let dropped = result.duplicates.iter().map(|&n| &group.records()[n]);
@@ -122,9 +122,9 @@ impl OutcomeBuilder {
     }
 
     /// The position at which Lambda must begin the next delivery: the lowest one that failed. Event
-    /// source mappings deliver one stream in order. If a batch is not in that order, it is the position
-    /// of the batch's first record. A record without a readable position is out of order behind one
-    /// that has a position.
+    /// source mappings deliver one stream in order. If a batch is not in that order, it is the
+    /// position of the batch's first record. A record without a readable position is out of order
+    /// behind one that has a position.
     fn next_delivery_start(
         &self,
         records: &[Box<RawValue>],

@@ -46,9 +46,9 @@ impl Processor {
         Self { client, settings, rules: RulesCache::default(), outbox: None }
     }
 
-    /// Switches alerts on. The processor delivers each alert at least once: right after its batch, or
-    /// after a later batch if that delivery failed or had no time left. `config` gives the credentials for
-    /// a destination on AWS; the region comes from the destination's ARN.
+    /// Switches alerts on. The processor delivers each alert at least once: right after its batch,
+    /// or after a later batch if that delivery failed or had no time left. `config` gives the
+    /// credentials for a destination on AWS; the region comes from the destination's ARN.
     #[must_use]
     pub fn delivering_to(mut self, destination: Destination, config: &SdkConfig) -> Self {
         self.settings.alerts = Switch::On;
@@ -56,8 +56,8 @@ impl Processor {
         self
     }
 
-    /// Delivers the alerts that are due. It needs no batch. It reads the table if the last read is a
-    /// minute old. Without a destination it does nothing.
+    /// Delivers the alerts that are due. It needs no batch. It reads the table if the last read is
+    /// a minute old. Without a destination it does nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.
@@ -90,9 +90,9 @@ impl Processor {
 
     /// Counts the records of one event. Writes are repeated until `deadline`; writes that are not
     /// done by then are reported in the outcome's response. Then it delivers the alerts that are
-    /// due. An event without records, which a schedule sends, first reads the waiting alerts from the
-    /// table, as [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the table,
-    /// it reports all records as done and delivers no alert.
+    /// due. An event without records, which a schedule sends, first reads the waiting alerts from
+    /// the table, as [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the
+    /// table, it reports all records as done and delivers no alert.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         if self.is_elsewhere() {
             let report = Report { records: as_u64(records.len()), ..Report::default() };
@@ -110,8 +110,9 @@ impl Processor {
         let entries: &Vec<_> =
             &batch.uncountable.iter().map(NewQuarantineEntry::of_record).collect();
         // Records behind an uncountable one wait until it is in quarantine, and until the records
-        // before it are counted. A watermark hides the records before it: when they are delivered
-        // again, they are dropped as duplicates, also by a later version that could count them.
+        // before the uncountable one are counted. For a watermark hides all records below it:
+        // delivered again, they are dropped as duplicates, also by a later version that could count
+        // them.
         let (behind, unblocked): (Vec<_>, Vec<_>) = batch
             .records
             .into_iter()

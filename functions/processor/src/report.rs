@@ -8,7 +8,7 @@ pub struct Report {
     /// Counters whose change was read from them.
     pub deltas: u64,
     /// Updates of usage windows. A group of more than 200 limits takes several.
-    pub windows_written: u64,
+    pub window_updates: u64,
     /// Records that at least one of their windows was done with before, or that came twice in the
     /// event.
     pub duplicates_dropped: u64,

@@ -46,7 +46,7 @@ async fn an_event_is_counted_once_however_often_it_is_delivered() {
         let figures = metrics(&exit, &table);
         let [first, second] = figures.as_slice() else { panic!("{figures:?}") };
         let counts = |line: &Value| {
-            ["Records", "Deltas", "WindowsWritten", "DuplicatesDropped", "Quarantined"]
+            ["Records", "Deltas", "WindowUpdates", "DuplicatesDropped", "Quarantined"]
                 .map(|name| line[name].as_u64().unwrap())
         };
         assert_eq!(counts(first), [4, 8, 4, 0, 0]);
@@ -341,7 +341,7 @@ fn metrics(exit: &Exit, table: &str) -> Vec<Value> {
     let mut units = vec![
         ("Records", "Count"),
         ("Deltas", "Count"),
-        ("WindowsWritten", "Count"),
+        ("WindowUpdates", "Count"),
         ("DuplicatesDropped", "Count"),
         ("Alerts", "Count"),
         ("AlertsSent", "Count"),

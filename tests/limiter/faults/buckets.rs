@@ -54,7 +54,7 @@ async fn a_clock_that_was_ahead_does_not_stop_refill() {
         ahead(on, "enough", 20).await;
         let limiter = on.limiter();
         let permit = ask!(limiter, "enough").await.unwrap();
-        assert_eq!(permit.cost().path, Some(WritePath::Normal));
+        assert_eq!(permit.cost().path, Some(WritePath::Claim));
         assert_eq!(limiter.counters().clocks_ahead.get(), 1, "enough");
         let stored = on.direct.stored(&id("enough")).await.unwrap();
         assert_eq!((stored.refilled_at, on.rpm("enough").await), (at(T0), (15, 10)));

@@ -43,6 +43,33 @@ async fn rare_calls_find_an_outage_too() {
     assert_eq!(took, Duration::ZERO);
 }
 
+/// How long callers wait that do not wait for the deadline.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_early_find_an_outage_too() {
+    let (limiter, _, _) = hung(OnUnavailable::Deny).await;
+    // Each question for a sign of life takes as long as a call that fails.
+    let waits_max = FAILURES * 14;
+    let mut waits = 0;
+    while tokio::time::timeout(PATIENCE, ask!(limiter, 1).into_future()).await.is_err() {
+        waits += 1;
+        assert!(waits <= waits_max, "callers still wait");
+    }
+    assert_eq!(limiter.counters().outages.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_early_find_no_outage_of_a_slow_store() {
+    let (limiter, table, _) = hung(OnUnavailable::Deny).await;
+    table.always(Act::Slow(5 * PATIENCE));
+    for _ in 0..1_000 {
+        let answer = tokio::time::timeout(PATIENCE, ask!(limiter, 1).into_future()).await;
+        assert!(answer.is_err() || answer.is_ok_and(|granted| granted.is_ok()));
+    }
+    assert_eq!(limiter.counters().outages.get(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn while_it_hangs_it_is_probed_at_intervals_without_requests() {
     let (_limiter, table, _) = away(OnUnavailable::Allow).await;

@@ -93,8 +93,8 @@ async fn local_consumption_is_debited_after_an_outage() {
         assert_eq!(stored(&table, "u"), (60 - all, all));
     }
     // The requests in flight when the outage was not yet found, and the sum of the rest.
-    let committed = limiter.counters().committed.get();
-    assert!((2..=4).contains(&committed), "{committed}");
+    let debits = limiter.counters().outage_debits.get();
+    assert!((2..=4).contains(&debits), "{debits}");
     table.always(Act::Hang);
     assert_eq!(granted(&limiter, 60).await, 60 - 26);
     table.always(Act::Answer);
@@ -102,7 +102,7 @@ async fn local_consumption_is_debited_after_an_outage() {
     assert_eq!(stored(&table, "u"), (0, 60));
     let exceeded = ask!(limiter, 1).await;
     assert!(matches!(exceeded, Err(AcquireError::LimitExceeded(_))), "{exceeded:?}");
-    assert_eq!(limiter.counters().uncommitted.get(), 0);
+    assert_eq!(limiter.counters().outage_debits_lost.get(), 0);
 }
 
 /// The bucket was full when the first outage took everything: the refill before that is not granted
@@ -116,7 +116,7 @@ async fn second_outage_after_an_idle_time_begins_with_what_is_left() {
     assert_eq!(granted(&limiter, 100).await, 60);
     table.always(Act::Answer);
     tokio::time::sleep(PROBED * 2).await;
-    assert_eq!(limiter.counters().uncommitted.get(), 0);
+    assert_eq!(limiter.counters().outage_debits_lost.get(), 0);
     clock.advance(Duration::from_secs(5));
     table.always(Act::Hang);
     assert_eq!(granted(&limiter, 100).await, 5);
@@ -163,7 +163,7 @@ async fn a_debt_whose_answer_is_lost_is_taken_once() {
     table.on_reads([Act::Hang]);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(stored(&table, "u"), (45, 15));
-    assert_eq!(limiter.counters().committed.get(), 1);
+    assert_eq!(limiter.counters().outage_debits.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,12 +216,12 @@ async fn debts_beyond_the_kept_buckets_are_counted() {
         limiter.acquire(entity, "r").consume("rpm", 1).limits(limits).no_cascade().await.unwrap();
     }
     // The bucket that found the outage has pending debits as well: those in flight, and more.
-    let lost = limiter.counters().uncommitted.get();
+    let lost = limiter.counters().outage_debits_lost.get();
     assert!((2..=3).contains(&lost), "{lost}");
     table.always(Act::Answer);
-    while limiter.counters().committed.get() < 10_000 {
+    while limiter.counters().outage_debits.get() < 10_000 {
         tokio::time::sleep(PROBED).await;
     }
     assert_eq!((stored(&table, "user-0"), stored(&table, "u")), ((59, 1), (55, 5)));
-    assert_eq!(limiter.counters().uncommitted.get(), lost);
+    assert_eq!(limiter.counters().outage_debits_lost.get(), lost);
 }

@@ -52,5 +52,5 @@ async fn main() {
     let deadline = Instant::now() + Duration::from_secs(60);
     let outcome = processor.handle(&event.records, deadline).await;
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    println!("{}", outcome.report.windows_written);
+    println!("{}", outcome.report.window_updates);
 }

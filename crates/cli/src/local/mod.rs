@@ -63,7 +63,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let totals = feed.totals();
     say(&format!(
         "stopped: {} records, {} window updates, {} write units",
-        totals.records, totals.windows_written, totals.write_units,
+        totals.records, totals.window_updates, totals.write_units,
     ));
     Ok(ExitCode::SUCCESS)
 }

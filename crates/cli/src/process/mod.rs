@@ -44,8 +44,8 @@ pub(crate) struct Args {
     #[arg(long)]
     once: bool,
     /// Save the position in the stream to this file, and continue from there. Without it, up to 24
-    /// hours are read again, and not counted again. Give a new file if --windows or --sharded-buckets
-    /// change, and keep it if --home-region moved here: docs/regions.md.
+    /// hours are read again, and not counted again. Give a new file if --windows or
+    /// --sharded-buckets change, and keep it if --home-region moved here: docs/regions.md.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     #[command(flatten)]
@@ -59,8 +59,8 @@ pub(crate) struct Args {
     /// AWS_ENDPOINT_URL_SNS and AWS_ENDPOINT_URL_EVENTBRIDGE are.
     #[arg(long, value_name = "URL|ARN")]
     alerts_to: Option<String>,
-    /// The secret of the signatures for a URL, as Standard Webhooks has them: whsec_ and at least 16
-    /// bytes in base64.
+    /// The secret of the signatures for a URL, as Standard Webhooks has them: whsec_ and at least
+    /// 16 bytes in base64.
     #[arg(long, env = "SLUICEGATE_ALERTS_SECRET", hide_env_values = true, value_name = "SECRET")]
     alerts_secret: Option<String>,
     /// The number of records handed to the handler at once.
@@ -190,7 +190,7 @@ fn report(feed: &Feed) {
     say(&format!(
         "{} records: {} window updates, {} counted before, {} quarantined, {} write units{alerts}{age}",
         totals.records,
-        totals.windows_written,
+        totals.window_updates,
         totals.duplicates_dropped,
         totals.quarantined,
         totals.write_units,

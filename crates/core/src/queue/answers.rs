@@ -72,8 +72,8 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(shared) = self.shared.take() else { return };
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
-        // An attempt whose answer was lost may have been done long before the one that succeeded, and
-        // other writes may have come since.
+        // An attempt whose answer was lost may have been done long before the one that succeeded,
+        // and other writes may have come since.
         let is_new = !shared.is_in_doubt;
         self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
         if shared.is_in_doubt {
@@ -111,11 +111,11 @@ impl<W> WriteQueue<W> {
         for ((index, plan), image) in write.plans.iter().zip(images) {
             let before = self.buckets[*index].known.as_ref().and_then(|known| known.image.clone());
             let is_ahead = before.as_ref().is_some_and(|before| is_clock_ahead(before, now));
-            let is_claim = plan.path == WritePath::Normal;
+            let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // A claim succeeds only on the refill time of `before`: no other process claimed. The
-                // item that another write leaves shows if one did.
+                // A claim succeeded on the refill time of `before`, so no other process had
+                // claimed. If this write was no claim, the item that it left shows if one had.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe(*index, found, now);
             }
@@ -201,7 +201,7 @@ impl<W> WriteQueue<W> {
         // A claim has set the expiry for all that it takes.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
-        let must_look = path != Some(WritePath::Normal) && !is_authoritative;
+        let must_look = path != Some(WritePath::Claim) && !is_authoritative;
         let outlasts = |image| extend(image, now).is_some();
         let may_expire_early =
             any_corrects_upward && (must_look || self.buckets[0].image().is_some_and(outlasts));
@@ -311,8 +311,8 @@ impl<W> WriteQueue<W> {
                     Upkeep::Extend => self.end_extension(),
                 }
             }
-            // The request that was to be refused after this write does not fail with it. The queue reads
-            // again before it refuses.
+            // The request that was to be refused after this write does not fail with it. The queue
+            // reads again before it refuses.
             (_, Upkeep::Reconfigure) => {
                 self.members().for_each(|member| member.seen_since_entry = Default::default());
             }

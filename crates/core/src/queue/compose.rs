@@ -24,8 +24,8 @@ impl<W> WriteQueue<W> {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
-        // The items may follow other limits by now, or be gone: then the draft cannot be one write any
-        // more.
+        // The items may follow other limits by now, or be gone: then the draft cannot be one write
+        // any more.
         let lacks_limits = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
             bucket.image().is_none() && drafted.configuration.is_none()
         };
@@ -71,8 +71,8 @@ impl<W> WriteQueue<W> {
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
-            // After an outrun fewer requests share a write: one that needs the whole balance loses to any
-            // write that takes part of it.
+            // After an outrun fewer requests share a write: one that needs the whole balance loses
+            // to any write that takes part of it.
             if member.asks_for_tokens() && self.outruns_in_a_row > 0 && taking >= self.requests_max
             {
                 // It was not passed over, only left for later.
@@ -101,8 +101,8 @@ impl<W> WriteQueue<W> {
             self.waiting.push(member);
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        // If no member has a caller, all members are refunds. They are sent alone only if a caller waits
-        // for their tokens, and not for an upkeep or a read.
+        // If no member has a caller, all members are refunds. They are sent alone only for a caller
+        // that waits for their tokens. If it needs an upkeep or a read first, that comes first.
         let needs_refunds = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || needs_refunds && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
@@ -121,8 +121,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Notes that the next write brings an item to the limits of this request, before the request is
-    /// refused. This happens once for each request and bucket.
+    /// Notes that the next write brings an item to the limits of this request, before the request
+    /// is refused. This happens once for each request and bucket.
     fn note_reconfiguring(&mut self, bucket: usize, id: &RequestId) {
         let mut waiting = self.waiting.iter_mut();
         if let Some(member) = waiting.find(|member| member.request.id == *id) {
@@ -132,8 +132,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if other processes usually claimed since the image was taken: a read costs less than a write
-    /// that fails.
+    /// True if other processes usually claimed since the image was taken: a read costs less than a
+    /// write that fails.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
@@ -163,9 +163,9 @@ impl<W> WriteQueue<W> {
         };
         let naming = members.iter().filter(may_name);
         let naming = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
-        // While it is in the queue its attempts only grow, so no two plans under its id share a
-        // generation. A correction that left and enters again begins anew: its earlier plans failed, or
-        // its id is unusable.
+        // No two plans under one id may share a generation. While a request is in the queue, its
+        // attempts only grow. If it leaves and enters again, they begin at zero, but no earlier
+        // plan under its id can still happen: it failed, or the id is unusable.
         let generation = naming.map_or(0, |member| member.attempts);
         let id = naming.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);
@@ -186,8 +186,8 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// For each bucket: true if `seen_since_entry` is false for all of these requests: its image may be
-    /// out of date.
+    /// For each bucket: true if `seen_since_entry` is false for all of these requests: its image
+    /// may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bucket::QueueBucket;
 use super::settings::QueueSettings;
 use crate::correction::{add_only, stays_in_range};
-use crate::debit::{Debit, new_item, normal, take_unclaimed};
+use crate::debit::{Debit, new_item, take_unclaimed, take_with_claim};
 use crate::decide::take_from;
 use crate::status::View;
 use crate::{
@@ -13,20 +13,20 @@ use crate::{
     RefillHint, RequestId, WritePlan,
 };
 
-/// The demand of a write on one bucket, all of its requests taken together, as if one came after the
-/// other.
+/// The demand of a write on one bucket, all of its requests taken together, as if one came after
+/// the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the balance that must be there once refill and returned tokens are added: the
-    /// amounts that all requests of this write take, up to the last acquire or lease. Corrections before
-    /// that one count, those after it do not.
+    /// For each limit, the balance that must be there once refill and returned tokens are added:
+    /// the amounts that the requests of this write take of it in their order, up to and including
+    /// its last acquire or lease. A correction counts only if it comes before that one.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Refunds of a limit that came after a debit of the same limit, added without a cap. After such
-    /// a refund no further request that takes of that limit goes into this write: the refund may lift the
-    /// balance above the cap.
+    /// Refunds of a limit that came after a debit of the same limit, added without a cap. After
+    /// such a refund no further request that takes of that limit goes into this write: the refund
+    /// may lift the balance above the cap.
     credited: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
@@ -41,9 +41,9 @@ pub(super) struct Draft {
     pub(super) acquires: bool,
     pub(super) corrects: bool,
     pub(super) corrects_upward: bool,
-    /// True if it has no conditions on the balance. If the bucket has filled up since the last claim,
-    /// such a debit may have no effect: the next claim adds refill from before the debit, which would
-    /// not have fitted without it.
+    /// True if it has no conditions on the balance but its range. If the bucket has filled up since
+    /// the last claim, such a debit may have no effect: the next claim adds refill from before the
+    /// debit, which would not have fitted without it.
     pub(super) is_forced: bool,
 }
 
@@ -62,8 +62,8 @@ pub(super) struct Ids<'a> {
 }
 
 impl BucketDraft {
-    /// The floors if this request is granted, too, after those of the draft; `None`: it cannot go in
-    /// this write.
+    /// The floors if this request is granted, too, after those of the draft; `None`: it cannot go
+    /// in this write.
     pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
         let floor = |(limit, more): (&LimitName, &Millitokens)| {
             let is_open = !self.credited.contains_key(limit);
@@ -143,8 +143,8 @@ impl BucketDraft {
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
-        // The range is that of the stored balance. An acquire may take refill that this write claims,
-        // and would be cut wrongly; only a correction can leave the range.
+        // The range is that of the stored balance. An acquire may take refill that this write
+        // claims, and would be cut wrongly; only a correction can leave the range.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),
@@ -168,7 +168,7 @@ impl BucketDraft {
         } else {
             let unchanged = Default::default();
             let view = View { image, differences: &unchanged, now };
-            take_unclaimed(&view, &debit, hint).unwrap_or_else(|| normal(&view, &debit))
+            take_unclaimed(&view, &debit, hint).unwrap_or_else(|| take_with_claim(&view, &debit))
         };
         if draft.corrects {
             let moved = within_range(image, net(taken, &self.returned));

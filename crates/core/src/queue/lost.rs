@@ -25,9 +25,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The write that just happened fenced all unacked ones. Those whose ids the item had not forgotten
-    /// did not happen, and cannot while it remembers their ids. One whose id it may have forgotten
-    /// counts as ambiguous.
+    /// The write that just happened fenced all unacked ones. Those whose ids the item had not
+    /// forgotten did not happen, and cannot while it remembers their ids. One whose id it may have
+    /// forgotten counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -52,12 +52,12 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Resolves the unacked writes, newest first. An image may show the id of one, or may no longer be
-    /// able to show it. If one happened, the earlier ones did not, because it fenced them.
+    /// Resolves the unacked writes, newest first. An image may show the id of one, or may no longer
+    /// be able to show it. If one happened, the earlier ones did not, because it fenced them.
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
-            // An unacked write happened. The shared write fences it, so it cannot succeed: give it
-            // up.
+            // An unacked write happened. The shared write requires that it did not, so the shared
+            // write cannot succeed: give that up.
             self.give_up_write();
         }
         let mut unacked = std::mem::take(&mut self.unacked);
@@ -88,8 +88,8 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// No image can tell any more whether this write happened, and it may still happen. Ends those of
-    /// its waiting requests that `ends` selects, as ambiguous.
+    /// No image can tell any more whether this write happened, and it may still happen. Ends those
+    /// of its waiting requests that `ends` selects, as ambiguous.
     fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
         self.note_ambiguous_leases(write);
@@ -159,8 +159,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Keeps an id from being used for another write: an item that remembers it would not tell the two
-    /// writes apart.
+    /// Keeps an id from being used for another write: an item that remembers it would not tell the
+    /// two writes apart.
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
         self.unusable_ids.push(id);
         let surplus = self.unusable_ids.len().saturating_sub(UNUSABLE_IDS_MAX);

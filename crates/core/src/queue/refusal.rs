@@ -10,9 +10,9 @@ use crate::status::{LimitStatus, evaluate_after};
 use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
-    /// Refuses a request that a recent image cannot serve, also while a write is in flight. It refuses
-    /// nothing while a waiting request gives tokens back, or while the write in flight gives tokens
-    /// back, is upkeep, or repeats a lost one.
+    /// Refuses a request that a recent image cannot serve, also while a write is in flight. It
+    /// refuses nothing while a waiting request gives tokens back, or while the write in flight
+    /// gives tokens back, is upkeep, or repeats a lost one.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
@@ -77,8 +77,9 @@ impl<W> WriteQueue<W> {
         )
     }
 
-    /// True if the image of a bucket may refuse a request. Either the image answers a call sent after
-    /// the request entered, or it is recent and no lost write may have changed the bucket since.
+    /// True if the image of a bucket may refuse a request. Either the image answers a call sent
+    /// after the request entered, or it is recent and no lost write may have changed the bucket
+    /// since.
     fn image_may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
         let is_recent = || {
             let known = self.buckets[index].known.as_ref();
@@ -92,8 +93,8 @@ impl<W> WriteQueue<W> {
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
     /// Without this rule every process would write again, to claim a few milliseconds of refill.
     ///
-    /// A claim that was made since this call began may refuse it within the claim interval; an earlier
-    /// claim only if it is also younger than `refusal_age_max_ms`.
+    /// The last claim must be younger than the claim interval. If it was made before this call
+    /// began, it must be younger than `refusal_age_max_ms`, too.
     pub(super) fn refusal_after_outrun(
         &self,
         member: &Member<W>,

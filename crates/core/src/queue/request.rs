@@ -11,8 +11,8 @@ use crate::{
 /// A request as it enters a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QueuedRequest {
-    /// Names the request. A request that enters again under the same id is the same request; what gives
-    /// back the tokens of an acquire has the id of that acquire.
+    /// Names the request. A request that enters again under the same id is the same request. A
+    /// [`Purpose::GiveBack`] has the id of the acquire whose tokens it gives back.
     pub id: RequestId,
     /// Its purpose.
     pub purpose: Purpose,
@@ -29,15 +29,15 @@ pub struct QueuedRequest {
 pub enum Purpose {
     /// Takes all of its amounts or nothing. Its tokens are given back if its caller has left.
     Acquire,
-    /// Adds its amounts to the consumption, and is never refused; negative amounts give tokens back.
-    /// It stands even if its caller has left.
+    /// Adds its amounts to the consumption, and is never refused; negative amounts give tokens
+    /// back. It stands even if its caller has left.
     Correct,
     /// Takes as much of one bucket as is wanted and there, at least its amounts, and settles in the
-    /// same write. It stands even if its caller has left: entering again under its id, it learns what it
-    /// took.
+    /// same write. It stands even if its caller has left: entering again under its id, it learns
+    /// what it took.
     Lease(Arc<LeaseTerms>),
-    /// Gives back the tokens of a request whose caller has left. It waits for another request to share
-    /// its write.
+    /// Gives back the tokens of a request whose caller has left. It waits for another request to
+    /// share its write, or for a caller that waits for its tokens.
     GiveBack,
 }
 
@@ -65,8 +65,8 @@ pub enum Outcome {
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     Full(usize, LimitName),
-    /// The answer to a write was lost, and nothing can tell any more if it took effect. An acquire or
-    /// a debit ends so only if later answers were lost as well; otherwise it is written again.
+    /// The answer to a write was lost, and nothing can tell any more if it took effect. An acquire
+    /// or a debit ends so only if later answers were lost as well; otherwise it is written again.
     Ambiguous,
     /// Every attempt failed. An attempt fails because another writer came first or the table was
     /// throttled.
@@ -132,9 +132,9 @@ pub enum Action {
 pub struct Write {
     /// Its plans, each with the place of its bucket in the queue.
     pub plans: Vec<(usize, WritePlan)>,
-    /// The request id that the write leaves in the item, and a number that tells its plans from earlier
-    /// ones under that id. Plans that are sent again unchanged keep both. `None`: it takes nothing, and
-    /// does nothing when it is done twice.
+    /// The request id that the write leaves in the item, and a number that tells its plans from
+    /// earlier ones under that id. Plans that are sent again unchanged keep both. `None`: it takes
+    /// nothing, and does nothing when it is done twice.
     pub id: Option<(RequestId, u32)>,
 }
 
@@ -145,8 +145,8 @@ pub enum Answer {
     Read(Vec<Option<Arc<CompositeBucket>>>),
     /// The write was done. The item after each plan, if the table returns it.
     Written(Vec<Option<Arc<CompositeBucket>>>),
-    /// Nothing was done: a condition does not hold. The current item of each plan; the outer `None`:
-    /// the table does not return it.
+    /// Nothing was done: a condition does not hold. The current item of each plan; the outer
+    /// `None`: the table does not return it.
     ConditionFailed(Vec<Option<Option<Arc<CompositeBucket>>>>),
     /// Nothing was done; the same may succeed in a moment.
     Busy,

@@ -30,11 +30,11 @@ macro_rules! control {
 /// Every condition but those that others imply.
 pub(crate) const CONTROLS: &[Control] = &[
     control!("absent of create", "creation", _, Path::Create, C::Absent),
-    control!("lock of normal", "one bucket, two writers", _, Path::Normal, C::RefilledAt(_)),
-    control!("floor of normal", "one bucket, two writers", _, Path::Normal, C::AtLeast(..)),
-    control!("ceiling of normal", "corrections", _, Path::Normal, C::AtMost(..)),
-    control!("balance of a cut claim", "one bucket, two writers", _, Path::Normal, C::Exactly(..)),
-    control!("rules of normal", "a slower rate", _, Path::Normal, C::RulesHash(_)),
+    control!("lock of a claim", "one bucket, two writers", _, Path::Claim, C::RefilledAt(_)),
+    control!("floor of a claim", "one bucket, two writers", _, Path::Claim, C::AtLeast(..)),
+    control!("ceiling of a claim", "corrections", _, Path::Claim, C::AtMost(..)),
+    control!("balance of a cut claim", "one bucket, two writers", _, Path::Claim, C::Exactly(..)),
+    control!("rules of a claim", "a slower rate", _, Path::Claim, C::RulesHash(_)),
     control!(
         "floor of an unclaimed take",
         "one bucket, two writers",
@@ -82,28 +82,28 @@ pub(crate) const CONTROLS: &[Control] = &[
         "lock of a claiming debit",
         "two limits",
         Purpose::Adjust,
-        Path::Normal,
+        Path::Claim,
         C::RefilledAt(_)
     ),
     control!(
         "ceiling of a claiming debit",
         "corrections",
         Purpose::Adjust,
-        Path::Normal,
+        Path::Claim,
         C::AtMost(..)
     ),
     control!(
         "balance of a claiming debit",
         "two limits",
         Purpose::Adjust,
-        Path::Normal,
+        Path::Claim,
         C::Exactly(..)
     ),
     control!(
         "rules of a claiming debit",
         "a slower rate",
         Purpose::Adjust,
-        Path::Normal,
+        Path::Claim,
         C::RulesHash(_)
     ),
     control!(
@@ -114,7 +114,7 @@ pub(crate) const CONTROLS: &[Control] = &[
         C::AtLeast(..) | C::AtMost(..)
     ),
     control!("memory", "lost replies", _, _, C::Unseen(_)),
-    control!("memory of normal", "late writes", _, Path::Normal, C::Unseen(_)),
+    control!("memory of a claim", "late writes", _, Path::Claim, C::Unseen(_)),
     control!("memory of an unclaimed take", "lost replies", _, Path::Unclaimed, C::Unseen(_)),
     control!("memory of adjust", "late writes", _, Path::Adjust, C::Unseen(_)),
 ];
@@ -126,7 +126,7 @@ pub(crate) const IMPLIED: &[Control] = &[
         "existence of a conditional debit",
         "a dropped limit",
         Purpose::Adjust,
-        Path::Normal | Path::Unclaimed,
+        Path::Claim | Path::Unclaimed,
         C::AtLeast(..)
     ),
 ];

@@ -18,16 +18,16 @@ use crate::table::Table;
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     ///
-    /// A request gets a new id before it enters the queue again. If a lost write carried it under the
-    /// old id and took effect, the queue gives those tokens back, perhaps before the request enters
-    /// again.
+    /// A request gets a new id before it enters the queue again. If a lost write carried it under
+    /// the old id and took effect, the queue gives those tokens back, perhaps before the request
+    /// enters again.
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],
         context: &mut CallContext<'_>,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let mut may_reread_limits = true;
-        let mut may_look_again = true;
+        let mut may_look_for_limit = true;
         loop {
             let lane = self.lane(targets);
             let demand = |target: &BucketRequest| BucketDemand {
@@ -56,8 +56,8 @@ impl<T: Table> CompositeStore<T> {
                     context.id = new_id();
                 }
                 // A limit that is unknown here may have been stored a moment ago.
-                Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
-                    may_look_again = false;
+                Outcome::Unknown(_) | Outcome::Full(..) if may_look_for_limit => {
+                    may_look_for_limit = false;
                     for target in &mut *targets {
                         self.read_limits_again(target, context).boxed().await?;
                     }
@@ -126,8 +126,8 @@ impl<T: Table> CompositeStore<T> {
 /// The parts and the path of a grant.
 fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
     let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-    // `done.path` is `None` if an earlier attempt took the tokens. `Grant::is_held` would take a grant
-    // without a path for held tokens.
+    // `done.path` is `None` if an earlier attempt took the tokens. `Grant::is_held` would take a
+    // grant without a path for held tokens.
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 

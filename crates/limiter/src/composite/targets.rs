@@ -1,8 +1,9 @@
 //! Finds the buckets of a request and their limits.
 //!
-//! An acquire does not look up what its request brings along: limits, a parent. Other data is remembered for a minute. Data that
-//! is not remembered is read by one eventually consistent read for each bucket, together with the
-//! bucket if that is not known either: half a unit an item. A parent's data is read after the entity's.
+//! An acquire does not look up what its request brings along: limits, a parent. Other data is
+//! remembered for a minute. Data that is not remembered is read by one eventually consistent read
+//! for each bucket, together with the bucket if that is not known either: half a unit an item. A
+//! parent's data is read after the entity's.
 
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ impl<T: Table> CompositeStore<T> {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let wanted = ConfigQuery { bucket: bucket(&parent), explicit, lookup };
             let (mut target, _) = self.target(&wanted, &request.amounts, false, context).await?;
-            target.keep_known_amounts();
+            target.drop_amounts_without_limit();
             if !target.amounts.is_empty() || lookup == Lookup::Always {
                 targets.push(target);
             }
@@ -186,14 +187,14 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// A newer configuration for a bucket whose item knows a later change than this one. It comes from
-    /// another request in this process that learned it meanwhile, or from a strongly consistent read.
-    /// If a level is older than in the item even after that read, then it was deleted by hand or the
-    /// table was restored: the item will be brought to what was read
+    /// A newer configuration for a bucket whose item knows a later change than this one. It comes
+    /// from another request in this process that learned it meanwhile, or from a strongly
+    /// consistent read. If a level is older than in the item even after that read, then it was
+    /// deleted by hand or the table was restored: the item will be brought to what was read
     /// ([`StoredRules::outranks`]).
     ///
-    /// `None`, and the item stays as it is: another request is reading, or the levels cannot be read
-    /// now.
+    /// `None`, and the item stays as it is: another request is reading, or the levels cannot be
+    /// read now.
     pub(super) async fn newer_configuration(
         &self,
         bucket: &BucketId,
@@ -303,7 +304,7 @@ impl ConfigQuery<'_> {
 
 impl BucketRequest {
     /// A parent is not asked for a limit that it does not have.
-    fn keep_known_amounts(&mut self) {
+    fn drop_amounts_without_limit(&mut self) {
         let image = self.image();
         let configuration = &self.configuration;
         self.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 /// When a store counts as unavailable, and how often it is probed then.
 ///
 /// A call fails if the store does not answer by its deadline, or answers with a failure of its own
-/// (HTTP 5xx). Any other answer, a refusal included, is an answer.
+/// (HTTP 5xx). Any other answer, a refusal included, is an answer. If a caller leaves before, the
+/// store is asked for a sign of life, which may fail as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerConfig {
     /// Failures in a row after which the store counts as unavailable; 5 by default. With 0 or 1,

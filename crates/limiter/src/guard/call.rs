@@ -55,7 +55,7 @@ impl Guard {
             return self.degrade(request, cause, || not_asked.into());
         };
         let begin = Instant::now();
-        let result = acquire().await;
+        let result = self.answer_of(acquire()).await;
         match &result {
             Ok(grant) if grant.is_held() => drop(pass),
             result => {
@@ -100,7 +100,7 @@ impl Guard {
             return Ok(adjusted);
         }
         let begin = Instant::now();
-        let result = self.store.adjust(correction, &self.clock).await;
+        let result = self.answer_of(self.store.adjust(correction, &self.clock)).await;
         metered::answered("correct", begin.elapsed());
         self.note(pass, &result);
         result
@@ -115,7 +115,7 @@ impl Guard {
             return Err(AcquireError::Unavailable(self.health.not_asked().into()));
         };
         let begin = Instant::now();
-        let result = self.store.peek(request, &self.clock).await;
+        let result = self.answer_of(self.store.peek(request, &self.clock)).await;
         metered::answered("peek", begin.elapsed());
         self.note(pass, &result);
         result
@@ -133,7 +133,11 @@ impl Guard {
     }
 
     /// Notes if the store answered a call.
-    fn note<T, E: MaybeOutage>(self: &Arc<Self>, pass: CallPass<'_>, result: &Result<T, E>) {
+    pub(super) fn note<T, E: MaybeOutage>(
+        self: &Arc<Self>,
+        pass: CallPass<'_>,
+        result: &Result<T, E>,
+    ) {
         let invalid = result.as_ref().err().and_then(MaybeOutage::invalid);
         if invalid.is_some_and(|invalid| !came_from_store(invalid)) {
             return;

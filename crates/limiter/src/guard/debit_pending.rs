@@ -56,10 +56,10 @@ impl Guard {
             Ok(adjusted) if adjusted.dropped.is_empty() => {
                 let now = self.clock.now();
                 self.health.local().note_debited(bucket, id, &pending.amounts, now);
-                self.counters().committed.increment();
+                self.counters().outage_debits.increment();
             }
             lost => {
-                self.counters().uncommitted.increment();
+                self.counters().outage_debits_lost.increment();
                 tracing::warn!(%bucket, ?lost, "consumption could not be taken from the store");
             }
         }

@@ -9,7 +9,8 @@ use sluicegate_core::EpochMillis;
 use super::breaker::{BreakerConfig, CircuitBreaker};
 use super::local::Local;
 
-/// After this many rounds without a sign of life, the task counts as dead: it ended with its runtime.
+/// After this many rounds without a sign of life, the task counts as dead: it ended with its
+/// runtime.
 const ROUNDS_UNHEARD: u32 = 20;
 
 /// The store is unavailable and was not asked.
@@ -25,6 +26,8 @@ pub(crate) struct StoreHealth {
     pub(super) circuit: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
+    /// True while the store is asked for a sign of life, because a caller left.
+    pub(super) is_asking: AtomicBool,
     pub(super) recovery: RecoverySlot,
     /// True once the last clone of the limiter was dropped: no caller needs the store any more.
     pub(super) is_abandoned: AtomicBool,
@@ -35,7 +38,8 @@ pub(crate) struct StoreHealth {
 /// The slot of the recovery task: at most one task at a time holds it.
 #[derive(Debug, Default)]
 pub(super) struct RecoverySlot {
-    /// The task counts as alive until this time, in the breaker's milliseconds; 0: there is no task.
+    /// The task counts as alive until this time, in the breaker's milliseconds; 0: there is no
+    /// task.
     until_ms: AtomicU64,
     /// Counts the tasks. A task that counted as dead but lives ends when it has a successor.
     pub(super) term: AtomicU64,
@@ -45,7 +49,8 @@ impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
         let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
         let (recovery, is_abandoned) = (RecoverySlot::default(), AtomicBool::new(false));
-        Self { circuit, is_connected, recovery, is_abandoned, local: OnceLock::new() }
+        let (is_asking, local) = (AtomicBool::new(false), OnceLock::new());
+        Self { circuit, is_connected, is_asking, recovery, is_abandoned, local }
     }
 
     /// True if the store has ever answered.

@@ -1,15 +1,16 @@
 //! Decides requests while the store does not answer.
 //!
 //! Every acquire, correction and peek goes through `guard/call.rs`, with two exceptions: a prepared
-//! call and `try_acquire` take held tokens by themselves, and the writes of `leasing/` are its own. An
-//! answer of the store stands; only without one the limiter's
+//! call and `try_acquire` take held tokens by themselves, and the writes of `leasing/` are its own.
+//! An answer of the store stands; only without one the limiter's
 //! [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline. During an outage the
-//! breaker refuses calls at once, so that they do not wait for their deadlines; [`BreakerConfig`] says
-//! when.
+//! breaker refuses calls at once, so that they do not wait for their deadlines; [`BreakerConfig`]
+//! says when. Callers that leave before their deadline find an outage, too (`cut_off.rs`).
 
 mod answer;
 mod breaker;
 mod call;
+mod cut_off;
 mod debit_pending;
 mod guarded;
 mod health;

@@ -97,7 +97,7 @@ impl PendingDebits {
         }
         if self.count.fetch_add(1, Ordering::SeqCst) >= PENDING_DEBITS_MAX {
             self.count.fetch_sub(1, Ordering::SeqCst);
-            counters.uncommitted.increment();
+            counters.outage_debits_lost.increment();
             if !self.has_said_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     buckets = PENDING_DEBITS_MAX,

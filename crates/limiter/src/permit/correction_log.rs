@@ -1,10 +1,10 @@
 //! Records the tokens that a permit has taken of one bucket, and the effect there of calls that
 //! failed as a whole.
 //!
-//! If a call fails, it counts as not made. A bucket that it reached has then more taken than the
-//! permit says: the *surplus*. The next call on that limit sends this bucket the difference. Every
-//! change here is an addition that its opposite undoes, so concurrent calls do not disturb one
-//! another.
+//! If an adjustment fails, it counts as not made. A bucket that it reached has then more taken than
+//! the permit says: the *surplus*. (Tokens that were given back stay given back.) The next call on
+//! that limit sends this bucket the difference. Every change here is an addition that its opposite
+//! undoes, so concurrent calls do not disturb one another.
 
 use std::sync::Mutex;
 
@@ -31,8 +31,8 @@ pub(super) struct CorrectionLog {
     /// debits are added when they are answered. A caller that leaves in between loses tokens and
     /// gains none.
     taken: Amounts,
-    /// The amounts taken here by calls that failed as a whole. A call takes out its limits' share when it
-    /// starts.
+    /// The amounts taken here by calls that failed as a whole. A call takes out its limits' share
+    /// when it starts.
     surplus: Amounts,
     /// Debits that may have been done. The permit sends them again under their ids, so they take
     /// effect once.
@@ -44,10 +44,11 @@ pub(super) struct CorrectionLog {
 pub(super) struct CorrectionWrite {
     pub(super) id: RequestId,
     pub(super) amounts: Amounts,
-    /// The surplus of its limits before it. This write sends the difference to it.
+    /// The surplus of its limits before it: a part of the call's amounts that is taken already.
     surplus_used: Amounts,
-    /// The surplus of its limits after it, if the call fails as a whole: the surplus before it with what
-    /// it sent. That is the amount of the call, unless the difference was beyond the range of amounts.
+    /// The surplus of its limits after it, if the call fails as a whole. For an adjustment, this is
+    /// the amount of the call (`surplus_used` and `amounts`; they differ only at the end of the
+    /// range of amounts). For giving back, it is nothing.
     surplus_left: Amounts,
     /// True if an earlier call may have done it.
     in_doubt: bool,
@@ -122,8 +123,9 @@ impl CorrectionLog {
     ) -> Amounts {
         let takes = write.amounts.iter().any(|change| !is_decrease(&change));
         let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
-        // A store that may have given tokens back answers "ambiguous". So after "unavailable" a write
-        // that takes and gives back has at most taken: sent again, it happens once.
+        // A store answers "ambiguous" if it may have given tokens back. So after "unavailable"
+        // nothing was given back, also by a write that does both. The tokens that it may have taken
+        // are taken once, because it is sent again under its id.
         write.in_doubt |= match result {
             Some(Err(AdjustError::Unavailable(_))) => takes,
             None => only_takes,

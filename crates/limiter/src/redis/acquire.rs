@@ -90,7 +90,7 @@ impl RedisStore {
             return Ok(Decision::Short(images, now));
         }
         let image = images.first().and_then(Option::as_deref);
-        let path = image.filter(|_| status == Status::Granted).map_or(WritePath::Normal, path_of);
+        let path = image.filter(|_| status == Status::Granted).map_or(WritePath::Claim, path_of);
         Ok(Decision::Granted(images, path))
     }
 }
@@ -99,7 +99,7 @@ impl RedisStore {
 pub(super) fn path_of(image: &CompositeBucket) -> WritePath {
     match image.request_ids.len() {
         1 => WritePath::Create,
-        _ => WritePath::Normal,
+        _ => WritePath::Claim,
     }
 }
 

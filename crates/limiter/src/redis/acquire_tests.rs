@@ -67,7 +67,7 @@ async fn an_acquire_is_usual_from_the_second_on() {
         let bucket = grant.parts[0].image.as_ref().unwrap();
         let targets = if request.cascade == Cascade::No { 1 } else { 2 };
         assert_eq!(taken, vec![request.limits.len(); targets]);
-        assert_eq!((grant.cost.path, bucket.request_ids.len()), (Some(WritePath::Normal), 4));
+        assert_eq!((grant.cost.path, bucket.request_ids.len()), (Some(WritePath::Claim), 4));
         let consumed = bucket.limits[&limit].consumed.get();
         assert_eq!(consumed, 5_000, "what the bucket remembered was not taken again");
     }

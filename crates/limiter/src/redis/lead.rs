@@ -3,10 +3,10 @@
 //! If no call of its shape is in flight, a request leads and is sent at once. Otherwise it waits. A
 //! leader includes it in a call, or it leads next, for all requests that wait.
 //!
-//! One call asks for the sum of the requests that share it, under one id. The script decides it as any acquire, and the
-//! leader repeats it as any acquire if the answer is lost. If the sum does not fit, the leader looks
-//! at the image of the buckets. It refuses the requests that do not fit alone, and sends the first
-//! that fit together.
+//! One call asks for the sum of the requests that share it, under one id. The script decides it as
+//! any acquire, and the leader repeats it as any acquire if the answer is lost. If the sum does not
+//! fit, the leader looks at the image of the buckets. It refuses the requests that do not fit
+//! alone, and sends the first that fit together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,8 @@ use crate::cost::Cost;
 use crate::error::{AcquireError, LimitStatus};
 use crate::store::{Correction, Grant, Request};
 
-/// A request waits this time for a shared call, or a quarter of its own time. Then it is sent alone: the
-/// server may be far away, or the leader may be a future that its owner does not poll.
+/// A request waits this time for a shared call, or a quarter of its own time. Then it is sent
+/// alone: the server may be far away, or the leader may be a future that its owner does not poll.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request that may share a call.
@@ -238,7 +238,7 @@ impl CallLeader<'_> {
         let request = self.request;
         let mut gone = std::mem::take(&mut self.call.gone);
         for CallWaiter { amounts, sender, .. } in self.call.members.drain(..) {
-            let grant = request.grant(&amounts, images, WritePath::Normal, attempts);
+            let grant = request.grant(&amounts, images, WritePath::Claim, attempts);
             if sender.send(CallTurn::Done(Ok(grant))).is_err() {
                 gone += &amounts;
             }

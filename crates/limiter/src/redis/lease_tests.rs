@@ -131,7 +131,7 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     let small = leasing.lease(&Said::wants(1_000, 5_000).returns(20_000)).await.unwrap();
     assert_eq!(
         (figures(&small), small.cost.path),
-        ((5_000, 90_000, 10_000), Some(WritePath::Normal))
+        ((5_000, 90_000, 10_000), Some(WritePath::Claim))
     );
     let large = leasing.lease(&Said::wants(60_000, 60_000)).await.unwrap();
     assert_eq!(figures(&large), (60_000, 30_000, 70_000));

@@ -11,14 +11,14 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
-use sluicegate::{DynamoStore, LeaseSettings, Limiter, MemoryStore, OnUnavailable};
+use sluicegate::{DynamoStore, LeaseSettings, Limiter, MemoryStore};
 use sluicegate_testkit::{Fault, Proxy, on_every_engine};
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Status};
 
 use crate::running::{Running, asked, config, patient};
 
-fn rules() -> Value {
+pub(crate) fn rules() -> Value {
     json!({"envoy": {"domains": [{"domain": "edge", "rules": [
         {"match": {"user": "*", "tokens": "*"}, "entity": "{user}", "resource": "api",
          "limits": ["tpm=1000/h"], "consume": {"tpm": 1}},
@@ -31,11 +31,11 @@ fn rules() -> Value {
     ]}]}})
 }
 
-async fn client(server: &Running) -> RateLimitServiceClient<Channel> {
+pub(crate) async fn client(server: &Running) -> RateLimitServiceClient<Channel> {
     RateLimitServiceClient::connect(format!("http://{}", server.address)).await.unwrap()
 }
 
-fn descriptor(entries: &[(&str, &str)], hits: Option<u64>) -> RateLimitDescriptor {
+pub(crate) fn descriptor(entries: &[(&str, &str)], hits: Option<u64>) -> RateLimitDescriptor {
     let entry =
         |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
     RateLimitDescriptor {
@@ -45,7 +45,7 @@ fn descriptor(entries: &[(&str, &str)], hits: Option<u64>) -> RateLimitDescripto
     }
 }
 
-async fn ask(
+pub(crate) async fn ask(
     client: &mut RateLimitServiceClient<Channel>,
     hits_addend: u32,
     descriptors: Vec<RateLimitDescriptor>,
@@ -206,31 +206,6 @@ async fn odd_values_are_limited_and_too_many_hits_are_refused() {
     let without = Running::in_memory(json!({})).await;
     let error = ask(&mut self::client(&without).await, 0, vec![]).await.unwrap_err();
     assert_eq!(error.code(), GrpcCode::Unimplemented);
-}
-
-#[tokio::test]
-async fn a_silent_store_is_unavailable_unless_the_server_decides_alone() {
-    let silent = Proxy::start("http://127.0.0.1:9").await;
-    for (policy, on_unavailable, expected) in [
-        ("deny", OnUnavailable::Deny, Some(GrpcCode::Unavailable)),
-        ("allow", OnUnavailable::Allow, None),
-    ] {
-        let client = sluicegate_local::client::dynamodb(&silent.endpoint_url());
-        let store = DynamoStore::new(client, "t");
-        let limiter = Limiter::builder(store).on_unavailable(on_unavailable).build();
-        let mut rules = rules();
-        rules["on_unavailable"] = json!(policy);
-        let server = Running::start(config(rules), limiter).await;
-        let mut client = self::client(&server).await;
-        for (entries, hits) in [
-            (vec![("user", "a")], None),
-            (vec![("user", "a"), ("tokens", "x")], Some(0)),
-            (vec![("user", "a"), ("used", "x")], Some(7)),
-        ] {
-            let answer = ask(&mut client, 0, vec![descriptor(&entries, hits)]).await;
-            assert_eq!(answer.err().map(|error| error.code()), expected, "{policy} {entries:?}");
-        }
-    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod callers;
 mod envoy;
 mod permits;
 mod running;
+mod silent_store;
 mod tls;
 mod traces;
 

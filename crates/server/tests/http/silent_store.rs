@@ -1,0 +1,63 @@
+//! Envoy asks while the store is silent.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sluicegate::{DynamoStore, Limiter, OnUnavailable};
+use sluicegate_local::client;
+use sluicegate_testkit::{Fault, Proxy, on_every_engine};
+use tokio::time::{Instant, timeout};
+use tonic::Code as GrpcCode;
+
+use crate::envoy::{ask, client as envoy, descriptor, rules};
+use crate::running::{Running, config};
+
+#[tokio::test]
+async fn a_silent_store_is_unavailable_unless_the_server_decides_alone() {
+    let silent = Proxy::start("http://127.0.0.1:9").await;
+    for (policy, on_unavailable, expected) in [
+        ("deny", OnUnavailable::Deny, Some(GrpcCode::Unavailable)),
+        ("allow", OnUnavailable::Allow, None),
+    ] {
+        let client = client::dynamodb(&silent.endpoint_url());
+        let store = DynamoStore::new(client, "t");
+        let limiter = Limiter::builder(store).on_unavailable(on_unavailable).build();
+        let mut rules = rules();
+        rules["on_unavailable"] = json!(policy);
+        let server = Running::start(config(rules), limiter).await;
+        let mut client = envoy(&server).await;
+        for (entries, hits) in [
+            (vec![("user", "a")], None),
+            (vec![("user", "a"), ("tokens", "x")], Some(0)),
+            (vec![("user", "a"), ("used", "x")], Some(7)),
+        ] {
+            let answer = ask(&mut client, 0, vec![descriptor(&entries, hits)]).await;
+            assert_eq!(answer.err().map(|error| error.code()), expected, "{policy} {entries:?}");
+        }
+    }
+}
+
+/// Envoy waits 20 ms, less than the limiter waits for the store.
+#[tokio::test]
+async fn the_server_decides_alone_although_no_client_waits_for_the_store() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let store = DynamoStore::new(client::dynamodb(&proxy.endpoint_url()), table);
+        let limiter = Limiter::builder(store).on_unavailable(OnUnavailable::Deny).build();
+        let server = Running::start(config(rules()), limiter).await;
+        let mut client = envoy(&server).await;
+        let hit = || vec![descriptor(&[("user", "a")], None)];
+        ask(&mut client, 0, hit()).await.unwrap();
+        proxy.inject(|_| Fault::Delay(Duration::from_secs(60)));
+        let late = Instant::now() + Duration::from_secs(30);
+        let answer = loop {
+            match timeout(Duration::from_millis(20), ask(&mut client, 0, hit())).await {
+                Ok(answer) => break answer,
+                Err(_) => assert!(Instant::now() < late, "requests still wait"),
+            }
+        };
+        assert_eq!(answer.unwrap_err().code(), GrpcCode::Unavailable);
+    })
+    .await;
+}
