@@ -377,12 +377,12 @@ class LimitExceededError(SluicegateError):
 
     retry_after: timedelta | None
     """The time after which to ask again; ``None``: waiting does not help."""
-    limits: list[LimitStatus]
+    limits: Sequence[LimitStatus]
 
 class NeverAdmissibleError(SluicegateError):
     """The request asks for more than a full bucket holds."""
 
-    limits: list[LimitStatus]
+    limits: Sequence[LimitStatus]
 
 class ContendedError(SluicegateError):
     """Too many other writers at once. A write that the deadline ended may still take its tokens."""

@@ -1,5 +1,6 @@
 """The tokens of a call: estimated from its request, or as its response reports them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,12 +30,13 @@ def output_tokens(data: Mapping[str, Any], unset: int) -> int:
     gemini = data.get("generationConfig")
     places = (data, gemini if isinstance(gemini, Mapping) else {})
     caps = [_number(place.get(name)) for place in places for name in _CAPS]
-    cap = max((cap for cap in caps if cap is not None), default=unset)
+    # Some servers read -1 as no bound.
+    cap = max((cap for cap in caps if cap is not None and cap > 0), default=unset)
     choices = max(_number(data.get("n")) or 1, _number(data.get("best_of")) or 1, 1)
     prompts = data.get("prompt")
     if isinstance(prompts, list) and not all(isinstance(item, int) for item in prompts):
         choices *= max(len(prompts), 1)
-    return min(max(cap, 0) * choices, TOKENS_MAX)
+    return min(cap * choices, TOKENS_MAX)
 
 
 def _number(value: Any) -> int | None:
@@ -67,9 +69,9 @@ def _estimated(part: Any) -> int:
 
 
 def text_bytes(chunk: Any) -> int:
-    """The bytes of text in a part of a stream; of a part that is itself text, all of them."""
+    """The bytes of text in a part of a stream; of a part that is no event and itself text, all of them."""
     if isinstance(chunk, bytes):
-        return len(chunk)
+        return _event_bytes(chunk)
     texts: list[Any] = [chunk, getattr(chunk, "delta", None)]
     for choice in getattr(chunk, "choices", None) or []:
         delta = getattr(choice, "delta", None)
@@ -78,6 +80,20 @@ def text_bytes(chunk: Any) -> int:
         functions = [getattr(call, "function", None) for call in getattr(delta, "tool_calls", None) or []]
         texts += [getattr(function, "arguments", None) for function in functions]
     return sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
+
+
+def _event_bytes(chunk: bytes) -> int:
+    """The bytes of text in events of Anthropic; of other bytes, all of them."""
+    length = 0
+    for data in (line[5:] for line in chunk.splitlines() if line.startswith(b"data:")):
+        try:
+            delta = json.loads(data)["delta"]
+        except (ValueError, TypeError, KeyError):
+            delta = None
+        texts = [delta.get(name) for name in ("text", "thinking", "partial_json")] if isinstance(delta, dict) else []
+        length += sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
+    is_event = chunk.startswith((b"event:", b"data:"))
+    return length if is_event else len(chunk)
 
 
 def reported(kwargs: Mapping[str, Any], response: Any) -> Usage | None:

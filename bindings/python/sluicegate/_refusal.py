@@ -2,7 +2,8 @@
 
 import logging
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import sluicegate
 from sluicegate import LimitStatus
@@ -21,7 +22,7 @@ class Refusal:
     detail: str
     retry_after_s: int | None = None
     """Whole seconds, rounded up."""
-    limits: list[LimitStatus] = field(default_factory=list)
+    limits: Sequence[LimitStatus] = ()
 
     @property
     def violated(self) -> list[LimitStatus]:

@@ -42,6 +42,8 @@ Choice = str | Callable[[Any, Mapping[str, Any]], str | None]
 CORRECTION_S = 600
 # The outstanding corrections have this time at exit.
 CLOSE_S = 5
+# LiteLLM reports the usage of a stream that its client left within this time, if it does.
+REPORT_S = 5
 # The smallest amount of money. A call of unknown cost takes it, so that a used-up budget refuses the call.
 LEAST = Decimal("0.000000001")
 # LiteLLM's prices are read again after this time, if a model is missing.
@@ -81,7 +83,8 @@ class _Reservation:
 
 class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not followed by mypy
     """Limits the calls of a proxy. Several instances may be registered: for example limits per model, and
-    a budget for all models (``resource=lambda auth, data: "llm"``).
+    a budget for all models (``resource=lambda auth, data: "llm"``). It has no subclasses: LiteLLM would not
+    call what they inherit.
 
     ``make_limiter`` is called at the first request, in the process that serves it.
     ``counts`` names the limits that a call consumes: ``rpm`` (1), ``tpm`` (all tokens), ``input``,
@@ -129,6 +132,9 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         self._repeating: dict[asyncio.Task[None], Callable[[], sluicegate.Call[None]]] = {}
         atexit.register(self.close)
 
+    def __init_subclass__(cls) -> None:
+        raise TypeError("LiteLLM does not call the hooks that a class inherits: make an instance instead")
+
     def close(self) -> None:
         """Makes the corrections that are outstanding, and gives leased tokens back. At exit it is called."""
         repeating, self._repeating = self._repeating, {}
@@ -151,10 +157,16 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
     ) -> None:
         if not isinstance(data.get("model"), str) or "mcp" in call_type:
             return
+        # A limit of LiteLLM's own refused the model after this hook, and another model is tried.
+        earlier = self._current.get()
+        if earlier is not None and not earlier.begun and earlier.usage is None:
+            await self._correct(earlier, earlier.permit.release)
+        self._current.set(None)
         models = _deployments(data["model"])
-        if "," in data["model"] and len(models) == 1:
+        # LiteLLM asks each model of a list, also where a wildcard matches the whole list.
+        if "," in data["model"] and (len(models) == 1 or call_type in ("completion", "acompletion")):
             raise HTTPException(400, {"error": "name one model: each has limits of its own"})
-        if any(data.get(name) for name in _FALLBACKS):
+        if any(fields.get(name) for fields in (data, _router_settings(data)) for name in _FALLBACKS):
             raise HTTPException(400, {"error": "name no fallbacks: each model has limits of its own"})
         prompt = prompt_tokens(data)
         has_tokens = not any(kind in call_type for kind in _WITHOUT_TOKENS)
@@ -280,7 +292,11 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         # A guardrail may refuse the answer afterwards. It was made, and LiteLLM reports a failure only.
         reservation = self._of_call(_call_id(request_data))
         if reservation is not None:
-            reservation.usage = reported({}, response)
+            # The answer of a message of Anthropic is its JSON.
+            if isinstance(response, Mapping):
+                reservation.usage = Usage.of_response({"usage": response.get("usage")})
+            else:
+                reservation.usage = reported({}, response)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -293,12 +309,13 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
                     reservation.streamed_bytes += text_bytes(chunk)
                 yield chunk
         except (asyncio.CancelledError, GeneratorExit):
-            # The client went away. LiteLLM reports the usage of a stream that had begun, and of no other.
-            if reservation is not None and not reservation.begun:
-                self._background(self._count_streamed(reservation))
+            # The client went away. LiteLLM reports the usage of most streams that had begun, and of no other.
+            if reservation is not None:
+                self._background(self._count_streamed(reservation, REPORT_S if reservation.begun else 0))
             raise
 
-    async def _count_streamed(self, reservation: _Reservation) -> None:
+    async def _count_streamed(self, reservation: _Reservation, after_s: float = 0) -> None:
+        await asyncio.sleep(after_s)
         streamed = Usage(input=reservation.prompt, output=tokens_of_bytes(reservation.streamed_bytes))
         usage = reservation.usage or streamed
         amounts = self._amounts(reservation.models, usage)
@@ -356,6 +373,9 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         task.add_done_callback(_tasks.discard)
         return task
 
+
+# A client may ask for no log (``no-log``). LiteLLM reports such a call to classes of this name only.
+SluicegateLogger.__name__ = "_PROXY_SluicegateLogger"
 
 # The event loop keeps only weak references to its tasks.
 _tasks: set["asyncio.Task[None]"] = set()
@@ -437,6 +457,13 @@ def _call_id(data: Mapping[str, Any]) -> str:
     """LiteLLM's id of a call; a request that it passes through has it in its logger only."""
     logger = data.get("litellm_logging_obj")
     return str(data.get("litellm_call_id") or getattr(logger, "litellm_call_id", ""))
+
+
+def _router_settings(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of the router that the client sent, and not those of its key or team."""
+    body = (data.get("proxy_server_request") or {}).get("body")
+    settings = body.get("router_settings_override") if isinstance(body, Mapping) else None
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def _price(book: PriceBook, model: str, usage: Usage) -> Amounts | None:

@@ -11,8 +11,8 @@ use crate::limit::{AnyLimit, Limit, limits, scope};
 use crate::limiter::Limiter;
 
 /// The stored record of an entity.
-#[pyclass(frozen, get_all, eq, module = "sluicegate")]
-#[derive(PartialEq, Eq)]
+#[pyclass(frozen, get_all, eq, hash, module = "sluicegate")]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Entity {
     entity: String,
     /// Its parent.

@@ -8,15 +8,23 @@ use sluicegate::types::{AmountOf, LimitName};
 /// Beyond the exponent of any amount.
 const EXPONENT_MAX: i64 = 40;
 
-/// An amount as text. A `Decimal` is written out, because by itself it may have an exponent; one that is
-/// no amount keeps it, because it might fill the memory.
+/// An amount as text. A `Decimal` is written out without zeros at its end, because by itself it may have
+/// an exponent; one that is no amount keeps it, because it might fill the memory.
 pub(crate) fn text_of(amount: &Bound<'_, PyAny>) -> PyResult<String> {
-    let is_written_out = amount.is_instance(decimal_class(amount.py())?)?
-        && amount.call_method0("adjusted")?.extract::<i64>()?.abs() <= EXPONENT_MAX;
-    match is_written_out {
-        true => amount.call_method1("__format__", ("f",))?.extract(),
-        false => amount.str()?.extract(),
+    if !amount.is_instance(decimal_class(amount.py())?)? {
+        return amount.str()?.extract();
     }
+    if !amount.is_truthy()? {
+        return Ok("0".to_owned());
+    }
+    if amount.call_method0("adjusted")?.extract::<i64>()?.abs() > EXPONENT_MAX {
+        return amount.str()?.extract();
+    }
+    let text: String = amount.call_method1("__format__", ("f",))?.extract()?;
+    Ok(match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    })
 }
 
 fn decimal_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {

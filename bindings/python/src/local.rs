@@ -81,6 +81,10 @@ impl Local {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let Some(running) = self.running().take() else { return Ok(()) };
+        if running.home.runtime().is_err() {
+            // A child that was forked inside the block leaves it: the engine is the parent's.
+            return Ok(());
+        }
         _ = running.end.send(());
         match running.home.wait(py, running.engine)? {
             Ok(ended) => ended.map_err(|error| failed(&error)),

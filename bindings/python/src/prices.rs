@@ -9,8 +9,8 @@ use crate::errors::{UnknownPriceError, invalid};
 use crate::usage::instant;
 
 /// The token counts of one request.
-#[pyclass(frozen, get_all, eq, module = "sluicegate")]
-#[derive(PartialEq, Eq)]
+#[pyclass(frozen, get_all, eq, hash, module = "sluicegate")]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Usage {
     /// Input tokens that were neither read from the cache nor written to it.
     input: u64,

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use futures_util::stream::{BoxStream, StreamExt as _};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use sluicegate::dynamo::{Lasts, ReadError};
 use sluicegate::types::{EpochMillis, WindowKind, WindowSpan};
@@ -69,11 +70,16 @@ fn time(millis: i64) -> DateTime<Utc> {
 
 /// An instant, as a `datetime` with any time zone.
 pub(crate) fn instant(given: &Bound<'_, PyAny>) -> PyResult<EpochMillis> {
-    if given.getattr("tzinfo")?.is_none() {
+    let Ok(zone) = given.getattr("tzinfo") else {
+        return Err(PyTypeError::new_err(format!("{given} is no datetime")));
+    };
+    if zone.is_none() {
         return Err(invalid(format!("the time {given} has no time zone: give one")));
     }
     let utc = given.py().import("datetime")?.getattr("timezone")?.getattr("utc")?;
-    let given: DateTime<Utc> = given.call_method1("astimezone", (utc,))?.extract()?;
+    // It fails before the year 1 and after the year 9999.
+    let given: DateTime<Utc> =
+        given.call_method1("astimezone", (utc,)).map_err(invalid)?.extract()?;
     EpochMillis::new(given.timestamp_millis()).map_err(invalid)
 }
 

@@ -7,7 +7,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -270,6 +270,22 @@ def test_a_decimal_that_is_no_amount_is_refused_at_once(amount: str) -> None:
     with pytest.raises(sluicegate.InvalidRequestError, match="give a number") as refused:
         limiter.acquire("u", "r", {"rpm": Decimal(amount)})
     assert len(str(refused.value)) < 300
+
+
+def test_zeros_at_the_end_of_a_decimal_change_nothing() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never", "tpm=100/never"])
+    consume = {"rpm": Decimal("1.000000000000"), "tpm": Decimal("0E-50")}
+    limiter.acquire("u", "r", consume).sync()
+    assert [status.available for status in limiter.peek("u", "r").sync()] == [99, 100]
+
+
+def test_times_that_are_none_are_refused() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    day: Any = date(2026, 1, 28)
+    with pytest.raises(TypeError, match="2026-01-28 is no datetime"):
+        limiter.usage("u", since=day)
+    with pytest.raises(sluicegate.InvalidRequestError, match="out of range"):
+        limiter.usage("u", since=datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))))
 
 
 def test_exceptions_of_the_package_have_their_attributes() -> None:

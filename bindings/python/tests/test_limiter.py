@@ -69,6 +69,7 @@ def test_refusals_and_values_can_be_pickled() -> None:
     usage = sluicegate.Usage(input=1, output=2, cached_input=3, cache_write=4)
     for value in (usage, sluicegate.Limit("usd=5/month,tz=Europe/Berlin")):
         assert copy.copy(value) == pickle.loads(pickle.dumps(value)) == value
+        assert hash(copy.copy(value)) == hash(value)
 
 
 def test_a_body_that_raises_gives_everything_back() -> None:
@@ -202,6 +203,19 @@ def test_a_limiter_from_before_a_fork_says_so() -> None:
         asyncio.run(take())
         os._exit(0 if left(own, "u", []) == [0] else 3)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_child_leaves_the_engine_of_its_parent_running() -> None:
+    with sluicegate.local() as engine:
+        child = os.fork()
+        if child == 0:
+            try:
+                engine.__exit__(None, None, None)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        engine.limiter(limits=["rpm=1/never"]).acquire("u", "r", {"rpm": 1}).sync()
 
 
 def test_held_tokens_are_taken_without_await(sluicegate_local: sluicegate.Local) -> None:

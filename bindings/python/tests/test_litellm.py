@@ -24,7 +24,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 from servers import INPUT_USD, OUTPUT_USD, Cable, Models, Served  # noqa: E402
 from fastapi import HTTPException  # noqa: E402
-from sluicegate._llm_usage import output_tokens, prompt_tokens  # noqa: E402
+from sluicegate._llm_usage import output_tokens, prompt_tokens, text_bytes  # noqa: E402
 from sluicegate.litellm import SluicegateLogger, from_environment  # noqa: E402
 
 # A call with 5 output tokens, and at most 40 in its prompt.
@@ -167,6 +167,15 @@ def test_a_mocked_answer_is_counted(proxy: Proxy, stream: bool) -> None:
     spends(proxy, f"mocked-{stream}", "0.000003", "0.0001", "mocked")
 
 
+def test_a_call_that_asks_for_no_log_is_corrected_too(proxy: Proxy) -> None:
+    async def main() -> httpx.Response:
+        async with proxy.client() as client:
+            return await send(client, call("unlogged", model="mocked", output=9_000) | {"no-log": True})
+
+    assert asyncio.run(main()).status_code == 200
+    spends(proxy, "unlogged", "0.000003", "0.0001", "mocked")
+
+
 def test_a_failed_call_gives_everything_back(proxy: Proxy) -> None:
     async def main() -> None:
         async with proxy.client() as client:
@@ -178,14 +187,19 @@ def test_a_failed_call_gives_everything_back(proxy: Proxy) -> None:
     proxy.settles("failed", FULL)
 
 
-@pytest.mark.parametrize("broken", ["by the model", "by the client"])
-def test_a_stream_that_ends_early_is_counted_as_far_as_it_came(proxy: Proxy, broken: str) -> None:
-    user = broken.replace(" ", "-")
+@pytest.mark.parametrize(
+    ("broken", "api"),
+    [("by the model", "chat/completions"), ("by the client", "chat/completions"), ("by the client", "completions")],
+)
+def test_a_stream_that_ends_early_is_counted_as_far_as_it_came(proxy: Proxy, broken: str, api: str) -> None:
+    user = f"{broken} of {api}".replace(" ", "-")
 
     async def main() -> None:
         async with proxy.client() as client:
             body = call(user, stream=True, output=9_000, broken=broken)
-            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            if api == "completions":
+                body["prompt"] = body.pop("messages")[0]["content"]
+            async with client.stream("POST", f"/v1/{api}", json=body) as response:
                 async for line in response.aiter_lines():
                     if broken == "by the client" and "hello" in line:
                         break
@@ -300,18 +314,45 @@ def test_calls_that_have_nothing_to_count_pass() -> None:
     assert left() == [Decimal(1_000)]
 
 
-def test_a_call_of_several_models_is_refused() -> None:
+def test_a_call_of_several_models_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from litellm.proxy import proxy_server
+    from litellm.router import Router
+
+    wildcard = {"model_name": "openai/*", "litellm_params": {"model": "openai/*", "api_key": "x"}}
+    monkeypatch.setattr(proxy_server, "llm_router", Router(model_list=[wildcard]))
     callback, _ = budget(["tpm=1000/never"])
-    with pytest.raises(HTTPException, match="name one model"):
-        answered(callback, {"model": "gpt-4,gpt-4o"})
+    for models in ("gpt-4,gpt-4o", "openai/gpt-4,openai/gpt-4o"):
+        with pytest.raises(HTTPException, match="name one model"):
+            answered(callback, {"model": models})
+
+
+def test_a_call_that_is_tried_anew_with_another_model_is_counted_once() -> None:
+    callback, left = budget(["rpm=10/never"])
+
+    async def main() -> None:
+        for model in ("cheap", "other"):
+            data = {"model": model, "litellm_call_id": model}
+            await callback.async_pre_call_hook(None, None, data, "acompletion")
+
+    asyncio.run(main())
+    assert left() == [Decimal(9)]
+
+
+def test_a_class_whose_hooks_would_not_be_called_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="make an instance"):
+        type("Own", (SluicegateLogger,), {})
 
 
 @pytest.mark.parametrize("key", ["fallbacks", "context_window_fallbacks", "content_policy_fallbacks"])
 def test_a_call_that_brings_fallbacks_is_refused(key: str) -> None:
     callback, left = budget(["tpm=1000/never"])
-    with pytest.raises(HTTPException, match="name no fallbacks"):
-        answered(callback, {"model": "gpt-4", key: ["gpt-4o"]})
-    assert left() == [Decimal(1_000)]
+    body = {"router_settings_override": {key: [{"gpt-4": ["gpt-4o"]}]}}
+    for fields in ({key: ["gpt-4o"]}, {"proxy_server_request": {"body": body}}):
+        with pytest.raises(HTTPException, match="name no fallbacks"):
+            answered(callback, {"model": "gpt-4"} | fields)
+    # The settings of the key are not the client's.
+    answered(callback, {"model": "gpt-4", "litellm_call_id": "1", "max_tokens": 500} | body, **usage(10, 20))
+    assert left() == [Decimal(970)]
 
 
 def test_a_call_costs_what_litellm_says_unless_it_has_a_price_list() -> None:
@@ -343,13 +384,19 @@ def test_the_prices_of_a_deployment_are_its_own(monkeypatch: pytest.MonkeyPatch)
     assert left() == [Decimal("0.8")]
 
 
-def test_an_answer_that_a_guardrail_refuses_is_counted() -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SimpleNamespace(usage={"prompt_tokens": 10, "completion_tokens": 20}),
+        {"usage": {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 20}},
+    ],
+)
+def test_an_answer_that_a_guardrail_refuses_is_counted(answer: Any) -> None:
     callback, left = budget(["tpm=1000/never"])
     data = {"model": "m", "litellm_call_id": "1", "max_tokens": 500}
 
     async def main() -> None:
         await callback.async_pre_call_hook(None, None, data, "acompletion")
-        answer = SimpleNamespace(usage={"prompt_tokens": 10, "completion_tokens": 20})
         await callback.async_post_call_success_deployment_hook(data, answer, "acompletion")
         await callback.async_post_call_failure_hook(data, HTTPException(400, "blocked"), None)
 
@@ -390,10 +437,18 @@ def test_a_correction_that_is_cancelled_is_made_later() -> None:
         ({"generationConfig": {"maxOutputTokens": 400}}, 400),
         ({"max_tokens": None, "n": 2}, 20),
         ({"prompt": [1, 2, 3], "max_tokens": float("nan")}, 10),
+        ({"max_tokens": -1}, 10),
     ],
 )
 def test_the_most_output_is_that_of_all_choices(request_data: dict[str, Any], tokens: int) -> None:
     assert output_tokens(request_data, 10) == tokens
+
+
+def test_of_an_event_the_text_counts() -> None:
+    delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hello"}}
+    assert text_bytes(b"event: content_block_delta\ndata: " + json.dumps(delta).encode() + b"\n\n") == 5
+    assert text_bytes(b'event: message_stop\ndata: {"type":"message_stop"}\n\n') == 0
+    assert text_bytes(b"plain text") == 10
 
 
 def test_no_part_of_a_prompt_hides_its_size() -> None:
