@@ -7,7 +7,7 @@ use sluicegate::{DynamoStore, EntityId};
 
 use crate::call::{Begin, Call, ready};
 use crate::errors::{SetupError, invalid, of_config, text};
-use crate::limit::{AnyLimit, Limit, limits, scope};
+use crate::limit::{Limit, limits, scope};
 use crate::limiter::Limiter;
 
 /// The stored record of an entity.
@@ -54,7 +54,7 @@ impl Limiter {
     #[pyo3(signature = (limits, *, entity=None, resource=None))]
     fn set_limits(
         &self,
-        limits: Vec<AnyLimit>,
+        limits: &Bound<'_, PyAny>,
         entity: Option<&str>,
         resource: Option<&str>,
     ) -> PyResult<Call> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use sluicegate::Limit as Rule;
 use sluicegate::types::LimitsScope;
 use sluicegate::{EntityId, Resource};
@@ -75,9 +77,10 @@ impl Limit {
     fn every(
         name: &str,
         amount: &Bound<'_, PyAny>,
-        period: Duration,
+        period: &Bound<'_, PyAny>,
         burst: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let period = time("period", period)?.unwrap_or_default();
         if !period.subsec_nanos().is_multiple_of(1_000_000) {
             return Err(invalid(format!("the period {period:?} has no whole milliseconds")));
         }
@@ -133,19 +136,33 @@ impl From<Rule> for Limit {
 
 /// A limit, or its text.
 #[derive(FromPyObject)]
-pub(crate) enum AnyLimit {
+enum AnyLimit {
     Limit(Limit),
     Text(String),
 }
 
 /// # Errors
-/// `InvalidRequestError` for a text that is no limit.
-pub(crate) fn limits(given: Vec<AnyLimit>) -> PyResult<Vec<Rule>> {
-    let read = |limit| match limit {
+/// `InvalidRequestError` for a text that is no limit, and for one that is no list.
+pub(crate) fn limits(given: &Bound<'_, PyAny>) -> PyResult<Vec<Rule>> {
+    if given.is_instance_of::<PyString>() {
+        return Err(invalid(format!("limits are a list: give [{:?}]", given.to_string())));
+    }
+    let read = |limit: PyResult<Bound<'_, PyAny>>| match limit?.extract()? {
         AnyLimit::Limit(limit) => Ok(limit.inner),
         AnyLimit::Text(text) => text.parse().map_err(invalid),
     };
-    given.into_iter().map(read).collect()
+    given.try_iter()?.map(read).collect()
+}
+
+/// A time, or `None`.
+///
+/// # Errors
+/// `InvalidRequestError` for a negative one.
+pub(crate) fn time(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Option<Duration>> {
+    given.extract().map_err(|error: PyErr| match error.is_instance_of::<PyValueError>(given.py()) {
+        true => invalid(format!("{name} is {given}: a time is not negative")),
+        false => error,
+    })
 }
 
 /// The level at which limits are stored.

@@ -15,7 +15,7 @@ use sluicegate_local::client::ReadOnce;
 use crate::acquire::Acquire;
 use crate::call::{Begin, Call, ready};
 use crate::errors::{invalid_request, of_acquire};
-use crate::limit::{AnyLimit, limits};
+use crate::limit::limits;
 use crate::options::{Settings, request};
 use crate::permit::Permit;
 use crate::prepared::Prepared;
@@ -147,9 +147,15 @@ impl Limiter {
         })
     }
 
-    #[pyo3(signature = (entity, resource, *, limits=Vec::new()))]
-    fn peek(&self, entity: String, resource: String, limits: Vec<AnyLimit>) -> PyResult<Call> {
-        let (limiter, limits) = (self.inner.clone(), self::limits(limits)?);
+    #[pyo3(signature = (entity, resource, *, limits=None))]
+    fn peek(
+        &self,
+        entity: String,
+        resource: String,
+        limits: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Call> {
+        let limits = limits.map(self::limits).transpose()?.unwrap_or_default();
+        let limiter = self.inner.clone();
         Call::new(self.home, Begin::OnRuntime, "peek", async move {
             let found = limiter.peek(entity, resource).limits(limits).await;
             ready(|py| statuses(py, &found.map_err(|error| of_acquire(py, error))?))

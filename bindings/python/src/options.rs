@@ -10,7 +10,7 @@ use sluicegate::{AcquireRequest, LeaseMode, LeaseSettings, LimitSet, OnUnavailab
 
 use crate::amounts::read;
 use crate::errors::invalid;
-use crate::limit::limits;
+use crate::limit::{limits, time};
 
 /// The settings that limiters on all stores have.
 pub(crate) struct Settings {
@@ -35,16 +35,11 @@ impl Settings {
         let (mut leasing, mut threshold) = (None, 100);
         for (name, value) in given.into_iter().flatten() {
             match name.extract()? {
-                "limits" => {
-                    let given: Vec<_> = value.try_iter()?.collect::<PyResult<_>>()?;
-                    let given = given.iter().map(|limit| limit.extract());
-                    let given = limits(given.collect::<PyResult<_>>()?)?;
-                    settings.limits = LimitSet::new(given).map_err(invalid)?;
-                }
+                "limits" => settings.limits = LimitSet::new(limits(&value)?).map_err(invalid)?,
                 "leasing" => leasing = value.extract::<Option<String>>()?,
                 "threshold" => threshold = value.extract()?,
                 "on_unavailable" => settings.on_unavailable = on_unavailable(value.extract()?)?,
-                "deadline" => settings.deadline = value.extract()?,
+                "deadline" => settings.deadline = time("deadline", &value)?,
                 "shadow" => settings.shadow = value.extract()?,
                 other => return Err(unexpected(other)),
             }
@@ -115,9 +110,9 @@ pub(crate) fn request(
     let (mut parent, mut no_cascade) = (None, false);
     for (name, value) in options.into_iter().flatten() {
         request = match name.extract()? {
-            "limits" => request.limits(limits(value.extract()?)?),
+            "limits" => request.limits(limits(&value)?),
             "parent_limits" => {
-                let limits = limits(value.extract()?)?;
+                let limits = limits(&value)?;
                 if limits.is_empty() { request } else { request.parent_limits(limits) }
             }
             "parent" => {
@@ -128,11 +123,11 @@ pub(crate) fn request(
                 no_cascade = value.extract()?;
                 request
             }
-            "wait" => match value.extract::<Option<Duration>>()? {
+            "wait" => match time("wait", &value)? {
                 Some(wait) => request.wait_up_to(wait),
                 None => request,
             },
-            "deadline" => match value.extract::<Option<Duration>>()? {
+            "deadline" => match time("deadline", &value)? {
                 Some(deadline) => request.deadline(deadline),
                 None => request,
             },

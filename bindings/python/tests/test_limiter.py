@@ -116,6 +116,11 @@ def test_wrong_input_is_named_and_takes_nothing() -> None:
         sluicegate.memory(leasing="lenient")  # type: ignore[arg-type]
     with pytest.raises(sluicegate.InvalidRequestError, match="both"):
         limiter.acquire("u", "r", {"rpm": 1}, parent="team", no_cascade=True)
+    with pytest.raises(sluicegate.InvalidRequestError, match="wait is -1 day.*not negative"):
+        limiter.acquire("u", "r", {"rpm": 1}, wait=timedelta(seconds=-1))
+    for make in (lambda text: sluicegate.memory(limits=text), lambda text: limiter.peek("u", "r", limits=text)):
+        with pytest.raises(sluicegate.InvalidRequestError, match='give \\["rpm=10/s"'):
+            make("rpm=10/s")
     with pytest.raises(TypeError, match="parents"):
         limiter.acquire("u", "r", {"rpm": 1}, parents="team")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="limit'"):
