@@ -19,6 +19,8 @@ _PARTS = (
     *("messages", "prompt", "input", "system", "instructions", "contents", "tools", "functions"),
     *("response_format", "text", "systemInstruction"),
 )
+# The events of Anthropic begin their types so.
+_ANTHROPIC = ("message_", "content_block_", "ping")
 
 
 def tokens_of_bytes(length: int) -> int:
@@ -69,9 +71,11 @@ def _estimated(part: Any) -> int:
 
 
 def text_bytes(chunk: Any) -> int:
-    """The bytes of text in a part of a stream; of a part that is no event and itself text, all of them."""
+    """The bytes of text in a part of a stream; all bytes of a part of an unknown form."""
     if isinstance(chunk, bytes):
         return _event_bytes(chunk)
+    if isinstance(chunk, Mapping):
+        return len(json.dumps(chunk, default=str))
     texts: list[Any] = [chunk, getattr(chunk, "delta", None)]
     for choice in getattr(chunk, "choices", None) or []:
         delta = getattr(choice, "delta", None)
@@ -83,17 +87,21 @@ def text_bytes(chunk: Any) -> int:
 
 
 def _event_bytes(chunk: bytes) -> int:
-    """The bytes of text in events of Anthropic; of other bytes, all of them."""
+    """The bytes of text in events of Anthropic; of other lines, all of them."""
     length = 0
-    for data in (line[5:] for line in chunk.splitlines() if line.startswith(b"data:")):
+    for line in chunk.splitlines():
         try:
-            delta = json.loads(data)["delta"]
-        except (ValueError, TypeError, KeyError):
-            delta = None
-        texts = [delta.get(name) for name in ("text", "thinking", "partial_json")] if isinstance(delta, dict) else []
-        length += sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
-    is_event = chunk.startswith((b"event:", b"data:"))
-    return length if is_event else len(chunk)
+            event = json.loads(line.removeprefix(b"data:"))
+        except ValueError:
+            event = None
+        if isinstance(event, dict) and str(event.get("type")).startswith(_ANTHROPIC):
+            delta = event.get("delta")
+            names = ("text", "thinking", "partial_json")
+            texts = [delta.get(name) for name in names] if isinstance(delta, dict) else []
+            length += sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
+        elif not line.startswith(b"event:"):
+            length += len(line)
+    return length
 
 
 def reported(kwargs: Mapping[str, Any], response: Any) -> Usage | None:

@@ -8,8 +8,9 @@ use sluicegate::types::{AmountOf, LimitName};
 /// Beyond the exponent of any amount.
 const EXPONENT_MAX: i64 = 40;
 
-/// An amount as text. A `Decimal` is written out without zeros at its end, because by itself it may have
-/// an exponent; one that is no amount keeps it, because it might fill the memory.
+/// An amount as text. A `Decimal` is written out without zeros at the end of its fraction, because
+/// by itself it may have an exponent; one that is no amount keeps it, because it might fill the
+/// memory.
 pub(crate) fn text_of(amount: &Bound<'_, PyAny>) -> PyResult<String> {
     if !amount.is_instance(decimal_class(amount.py())?)? {
         return amount.str()?.extract();

@@ -80,7 +80,7 @@ impl Limit {
         period: &Bound<'_, PyAny>,
         burst: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let period = time("period", period)?.unwrap_or_default();
+        let period = time("period", period)?.ok_or_else(|| invalid("the period is None"))?;
         if !period.subsec_nanos().is_multiple_of(1_000_000) {
             return Err(invalid(format!("the period {period:?} has no whole milliseconds")));
         }

@@ -15,7 +15,7 @@ use sluicegate_local::client::ReadOnce;
 use crate::acquire::Acquire;
 use crate::call::{Begin, Call, ready};
 use crate::errors::{invalid_request, of_acquire};
-use crate::limit::limits;
+use crate::limit::{limits, time};
 use crate::options::{Settings, request};
 use crate::permit::Permit;
 use crate::prepared::Prepared;
@@ -25,7 +25,11 @@ use crate::status::statuses;
 /// Credentials that say no expiry are kept for ten years.
 const CREDENTIALS_KEPT: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// Takes tokens of several limits at once, or none. Made by `memory`, `dynamodb`, `redis` or `local`.
+/// Leased tokens are given back within this time, unless another one is given.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Takes tokens of several limits at once, or none. Made by `memory`, `dynamodb`, `redis` or
+/// `local`.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Limiter {
     pub(crate) inner: sluicegate::Limiter,
@@ -95,8 +99,8 @@ pub(crate) fn dynamodb(
         }
         loader.load().await
     })?;
-    // Programs in Python change their environment. Without this, credentials that do not expire would
-    // be read from it again every 15 minutes.
+    // Programs in Python change their environment. Without this, credentials that do not expire
+    // would be read from it again every 15 minutes.
     let read_once = IdentityCache::lazy().default_expiration(CREDENTIALS_KEPT).build();
     let config = aws_sdk_dynamodb::config::Builder::from(&config)
         .identity_cache(read_once)
@@ -168,9 +172,10 @@ impl Limiter {
         self.inner.mode() == Mode::Shadow
     }
 
-    #[pyo3(signature = (timeout=Duration::from_secs(5)))]
-    fn close(&self, timeout: Duration) -> PyResult<Call> {
-        let limiter = self.inner.clone();
+    #[pyo3(signature = (timeout=None))]
+    fn close(&self, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Call> {
+        let timeout = timeout.map(|given| time("timeout", given)).transpose()?.flatten();
+        let (limiter, timeout) = (self.inner.clone(), timeout.unwrap_or(CLOSED_WITHIN));
         Call::new(self.home, Begin::OnRuntime, "close", async move {
             for (bucket, error) in limiter.shutdown(timeout).await.unsettled {
                 let (entity, resource) = (bucket.entity.as_str(), bucket.resource.as_str());

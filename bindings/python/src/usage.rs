@@ -70,13 +70,14 @@ fn time(millis: i64) -> DateTime<Utc> {
 
 /// An instant, as a `datetime` with any time zone.
 pub(crate) fn instant(given: &Bound<'_, PyAny>) -> PyResult<EpochMillis> {
-    let Ok(zone) = given.getattr("tzinfo") else {
+    let module = given.py().import("datetime")?;
+    if !given.is_instance(&module.getattr("datetime")?)? {
         return Err(PyTypeError::new_err(format!("{given} is no datetime")));
-    };
-    if zone.is_none() {
+    }
+    if given.getattr("tzinfo")?.is_none() {
         return Err(invalid(format!("the time {given} has no time zone: give one")));
     }
-    let utc = given.py().import("datetime")?.getattr("timezone")?.getattr("utc")?;
+    let utc = module.getattr("timezone")?.getattr("utc")?;
     // It fails before the year 1 and after the year 9999.
     let given: DateTime<Utc> =
         given.call_method1("astimezone", (utc,)).map_err(invalid)?.extract()?;

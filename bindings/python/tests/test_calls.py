@@ -281,9 +281,12 @@ def test_zeros_at_the_end_of_a_decimal_change_nothing() -> None:
 
 def test_times_that_are_none_are_refused() -> None:
     limiter = sluicegate.memory(limits=["rpm=100/never"])
-    day: Any = date(2026, 1, 28)
-    with pytest.raises(TypeError, match="2026-01-28 is no datetime"):
-        limiter.usage("u", since=day)
+    for given in (date(2026, 1, 28), datetime(2026, 1, 28, tzinfo=timezone.utc).timetz(), 0):
+        since: Any = given
+        with pytest.raises(TypeError, match="is no datetime"):
+            limiter.usage("u", since=since)
+    with pytest.raises(sluicegate.InvalidRequestError, match="timeout is .* not negative"):
+        limiter.close(timedelta(seconds=-1))
     with pytest.raises(sluicegate.InvalidRequestError, match="out of range"):
         limiter.usage("u", since=datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))))
 

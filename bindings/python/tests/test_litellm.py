@@ -449,6 +449,11 @@ def test_of_an_event_the_text_counts() -> None:
     assert text_bytes(b"event: content_block_delta\ndata: " + json.dumps(delta).encode() + b"\n\n") == 5
     assert text_bytes(b'event: message_stop\ndata: {"type":"message_stop"}\n\n') == 0
     assert text_bytes(b"plain text") == 10
+    # Others are counted whole.
+    gemini = {"candidates": [{"content": {"parts": [{"text": "hello"}]}}]}
+    line = b"data: " + json.dumps(gemini).encode()
+    assert text_bytes(line + b"\n\n") == len(line)
+    assert text_bytes(gemini) == len(line) - 6
 
 
 def test_no_part_of_a_prompt_hides_its_size() -> None:

@@ -49,9 +49,9 @@
 //! ```
 //!
 //! The store never refuses an adjustment. A balance may go below zero; the next acquires are then
-//! refused until refill has paid the debt. Dropping a permit keeps the consumption.
-//! Dropping the future of an acquire takes nothing: if its write is under way, the next write on the
-//! bucket gives the tokens back. If there is none before the process ends, they stay taken.
+//! refused until refill has paid the debt. Dropping a permit keeps the consumption. Dropping the
+//! future of an acquire takes nothing: if its write is under way, the next write on the bucket
+//! gives the tokens back. If there is none before the process ends, they stay taken.
 //! [`Limiter::adjust`](crate::Limiter::adjust) corrects a bucket without a permit; with a key
 //! ([`once`](crate::request::AdjustRequest::once)), once in all processes, for four write units.
 //! [`wait_up_to`](crate::AcquireRequest::wait_up_to) waits for tokens that refill soon; waiting
@@ -65,9 +65,9 @@
 //! them ([`Limiter::set_limits`](crate::Limiter::set_limits)) at one of four levels: an entity and
 //! a resource, an entity, a resource, or everything. Each limit comes from the narrowest level that
 //! names it. A limiter remembers stored limits for a minute. A bucket follows a change with its
-//! next refill: new limits start full, changed limits keep their balance up to the new burst, deleted
-//! limits disappear. A calendar limit keeps what its period consumed instead.
-//! A process that has not seen the change yet adopts the limits that it finds in the bucket.
+//! next refill: new limits start full, changed limits keep their balance up to the new burst,
+//! deleted limits disappear. A calendar limit keeps what its period consumed instead. A process
+//! that has not seen the change yet adopts the limits that it finds in the bucket.
 //!
 //! # A user and its team
 //!
@@ -130,12 +130,12 @@
 //!
 //! Every write carries the id of its request, and the bucket remembers the last four ids. A write
 //! whose answer was lost is sent again under its id, and takes effect once as long as the bucket
-//! remembers that id. After four other writes the bucket has forgotten it; after two, if these settle
-//! lost writes of their own. An acquire then takes its tokens again, which errs on the restrictive side,
-//! and a refund is not repeated; the limiter [counts](crate::store::Counters) both as ambiguous. A
-//! refund that the bucket does not show is repeated. If its first attempt arrives once the bucket has
-//! forgotten the id, the tokens are given back twice; therefore the limiter counts each refund that it
-//! repeats after a lost answer.
+//! remembers that id. After four other writes the bucket has forgotten it; after two, if these
+//! settle lost writes of their own. An acquire then takes its tokens again, which errs on the
+//! restrictive side, and a refund is not repeated; the limiter [counts](crate::store::Counters)
+//! both as ambiguous. A refund that the bucket does not show is repeated. If its first attempt
+//! arrives once the bucket has forgotten the id, the tokens are given back twice; therefore the
+//! limiter counts each refund that it repeats after a lost answer.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit
 //! remembers what it did in each bucket, completes what is missing, and does nothing twice
@@ -174,8 +174,8 @@
 //! request whose limits are unknown to the process fails with `Unavailable`.
 //!
 //! The first calls of an outage wait for their deadline: 250 ms for an acquire, or 2 s while there
-//! is no connection yet ([`Limiter::warm_up`](crate::Limiter::warm_up) makes one ahead). If a caller
-//! leaves before, the limiter asks the store for a sign of life, which fails in its place. After five
+//! is no connection yet ([`Limiter::warm_up`](crate::Limiter::warm_up) makes one ahead). If a
+//! caller leaves before its deadline, the limiter probes the store in its place. After five
 //! failures in a row, or two that are a second apart, the circuit breaker opens
 //! ([`BreakerConfig`](crate::settings::BreakerConfig)) and a decision takes about a microsecond. A
 //! task probes the store every 250 ms. After an answered probe the limiter lets one request
@@ -201,6 +201,7 @@
 //! | with a parent, in a transaction; compensating | 0 | 4; 2 |
 //! | in addition, for each bucket: the first refusal after limits changed | 0 to 1 | 1 |
 //! | in addition: limits that another process learned first | 4 | 0 |
+//! | in addition, every 250 ms at most: a caller leaves before the answer | 0.5 | 0 |
 //!
 //! Requests of one process that wait for the same bucket share a write and divide its cost.
 //! An item takes about 1,000 writes a second, whatever the table: the ceiling of one bucket for all
@@ -231,8 +232,8 @@
 //! # Metrics
 //!
 //! A limiter reports to the recorder of the `metrics` facade that the program installs before the
-//! first request. No label is an entity. Beyond 1,000 pairs of a resource and a limit, both labels of
-//! further ones are `other`.
+//! first request. No label is an entity. Beyond 1,000 pairs of a resource and a limit, both labels
+//! of further ones are `other`.
 //!
 //! | metric | labels | meaning |
 //! |---|---|---|

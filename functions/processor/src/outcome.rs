@@ -41,7 +41,7 @@ pub struct Outcome {
     pub quarantined: Vec<Quarantined>,
     /// The reasons why positions must be delivered again.
     pub failures: Vec<Failure>,
-    /// Keys of the usage windows that the event's records were written to, or were tried to be.
+    /// Keys of the usage windows that this event updated or tried to update.
     pub window_keys: Vec<ItemKey>,
 }
 

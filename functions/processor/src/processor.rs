@@ -110,9 +110,9 @@ impl Processor {
         let entries: &Vec<_> =
             &batch.uncountable.iter().map(NewQuarantineEntry::of_record).collect();
         // Records behind an uncountable one wait until it is in quarantine, and until the records
-        // before the uncountable one are counted. For a watermark hides all records below it:
-        // delivered again, they are dropped as duplicates, also by a later version that could count
-        // them.
+        // before the uncountable one are counted. A watermark hides all records at or below it: if
+        // they are delivered again, they are dropped as duplicates, also by a later version that
+        // could count them.
         let (behind, unblocked): (Vec<_>, Vec<_>) = batch
             .records
             .into_iter()

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::OnUnavailable;
 use sluicegate::settings::BreakerConfig;
+use sluicegate::{Limiter, OnUnavailable};
+use tokio::time::Instant;
 
 use super::{
     CONNECT_DEADLINE, DEADLINE, FAILURES, PROBED, ask, away, hung, hung_with, is_unavailable,
@@ -49,14 +50,61 @@ const PATIENCE: Duration = Duration::from_millis(20);
 #[tokio::test(start_paused = true)]
 async fn callers_that_leave_early_find_an_outage_too() {
     let (limiter, _, _) = hung(OnUnavailable::Deny).await;
-    // Each question for a sign of life takes as long as a call that fails.
-    let waits_max = FAILURES * 14;
-    let mut waits = 0;
-    while tokio::time::timeout(PATIENCE, ask!(limiter, 1).into_future()).await.is_err() {
-        waits += 1;
-        assert!(waits <= waits_max, "callers still wait");
-    }
+    nobody_waits_after(&limiter, Duration::from_secs(2)).await;
     assert_eq!(limiter.counters().outages.get(), 1);
+}
+
+/// Callers that do not wait for the deadline get an answer after this time.
+async fn nobody_waits_after(limiter: &Limiter, time: Duration) {
+    let until = Instant::now() + time;
+    while tokio::time::timeout(PATIENCE, ask!(limiter, 1).into_future()).await.is_err() {
+        assert!(Instant::now() < until, "callers still wait");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_early_end_a_trial_that_hangs() {
+    let (limiter, table, _) = away(OnUnavailable::Deny).await;
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED).await;
+    table.always(Act::Hang);
+    nobody_waits_after(&limiter, 2 * PATIENCE).await;
+    tokio::time::sleep(2 * DEADLINE).await;
+    let (refused, took) = timed(ask!(limiter, 1)).await;
+    is_unavailable(refused);
+    assert_eq!(took, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_probes_alone_is_unavailable_to_those_who_wait() {
+    let (limiter, table, _) = hung(OnUnavailable::Deny).await;
+    table.always(Act::Answer);
+    table.on_writes(std::iter::repeat_n(Act::Hang, 1_000));
+    let mut asked = 0;
+    while limiter.counters().outages.get() == 0 {
+        asked += 1;
+        assert!(asked <= FAILURES, "the breaker stays closed");
+        let patient = async { is_unavailable(ask!(limiter, 1).await) };
+        let leaves = tokio::time::timeout(PATIENCE, ask!(limiter, 1).into_future());
+        let ((), left) = tokio::join!(patient, leaves);
+        left.unwrap_err();
+        tokio::time::sleep(PROBED).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_early_cost_a_probe_now_and_then() {
+    let (limiter, table, _) = hung(OnUnavailable::Deny).await;
+    table.always(Act::Answer);
+    table.on_writes(std::iter::repeat_n(Act::Hang, 1_000));
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        let left = tokio::time::timeout(PATIENCE, ask!(limiter, 1).into_future()).await;
+        left.unwrap_err();
+    }
+    // Four probes a second, and the repetitions of one write.
+    let calls = table.calls();
+    assert!((20..=60).contains(&calls), "{calls}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 /// When a store counts as unavailable, and how often it is probed then.
 ///
 /// A call fails if the store does not answer by its deadline, or answers with a failure of its own
-/// (HTTP 5xx). Any other answer, a refusal included, is an answer. If a caller leaves before, the
-/// store is asked for a sign of life, which may fail as well.
+/// (HTTP 5xx). Any other answer, a refusal included, is an answer. If a caller leaves before its
+/// deadline, the store is probed, and a probe that fails counts as a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerConfig {
     /// Failures in a row after which the store counts as unavailable; 5 by default. With 0 or 1,
@@ -46,6 +46,11 @@ impl BreakerConfig {
     #[must_use]
     pub fn never() -> Self {
         Self { failures: u32::MAX, failing_for: Duration::MAX, ..Self::default() }
+    }
+
+    /// True if no number of failures opens the breaker.
+    pub(super) const fn never_opens(&self) -> bool {
+        self.failures == u32::MAX && self.failing_for.as_secs() == u64::MAX
     }
 }
 
@@ -121,6 +126,12 @@ impl CircuitBreaker {
         }
     }
 
+    /// `None`: the store is unavailable, or was until a moment ago.
+    pub(super) fn may_call_if_closed(&self) -> Option<CallPass<'_>> {
+        let word = self.word.load(Ordering::Acquire);
+        (state(word) == CLOSED).then_some(CallPass { circuit: self, word })
+    }
+
     /// When the store became unavailable, by the clock of the call that found out.
     pub(super) fn opened_at(&self) -> EpochMillis {
         EpochMillis::new(self.opened_at_ms.load(Ordering::Relaxed)).unwrap_or(EpochMillis::MIN)
@@ -153,6 +164,13 @@ impl CircuitBreaker {
         self.failing_since_ms.store(u64::MAX, Ordering::Release);
     }
 
+    /// Notes that a probe was answered after this many that failed. Failures of calls still count.
+    pub(super) fn forgive_up_to(&self, failures: u32) {
+        if self.failures.load(Ordering::Acquire) <= failures {
+            self.forgive();
+        }
+    }
+
     fn change(&self, from: u64, to: u64) -> Option<u64> {
         let count = ((from >> STATE_BITS) + 1) & ((1 << COUNT_BITS) - 1);
         let next = (((self.now_ms() << COUNT_BITS) | count) << STATE_BITS) | to;
@@ -174,6 +192,12 @@ impl CallPass<'_> {
     /// True if this is the one call that may ask until it is answered.
     pub(super) const fn is_trial(&self) -> bool {
         state(self.word) == TRIAL
+    }
+
+    /// Notes that the caller left before the answer; true if this was a trial. The store was probed
+    /// before it, and is again.
+    pub(super) fn ended_trial(&self) -> bool {
+        self.is_trial() && self.circuit.change(self.word, OPEN).is_some()
     }
 
     /// Notes an answer of the store; true if the store was unavailable until now.

@@ -25,7 +25,7 @@ pub(crate) enum Granted {
 }
 
 impl Guard {
-    /// Asks the store for a sign of life: before the first request, or while it is unavailable.
+    /// Probes the store: before the first request, or while it is unavailable.
     pub(crate) async fn probe(&self) -> Result<(), AcquireError> {
         let checked = self.store.check(&self.clock, self.settings.connect_deadline).await;
         if is_answer(&checked) {
@@ -55,7 +55,7 @@ impl Guard {
             return self.degrade(request, cause, || not_asked.into());
         };
         let begin = Instant::now();
-        let result = self.answer_of(acquire()).await;
+        let result = self.answer_of(&pass, request.deadline, acquire()).await;
         match &result {
             Ok(grant) if grant.is_held() => drop(pass),
             result => {
@@ -100,7 +100,8 @@ impl Guard {
             return Ok(adjusted);
         }
         let begin = Instant::now();
-        let result = self.answer_of(self.store.adjust(correction, &self.clock)).await;
+        let call = self.store.adjust(correction, &self.clock);
+        let result = self.answer_of(&pass, correction.deadline, call).await;
         metered::answered("correct", begin.elapsed());
         self.note(pass, &result);
         result
@@ -115,7 +116,8 @@ impl Guard {
             return Err(AcquireError::Unavailable(self.health.not_asked().into()));
         };
         let begin = Instant::now();
-        let result = self.answer_of(self.store.peek(request, &self.clock)).await;
+        let call = self.store.peek(request, &self.clock);
+        let result = self.answer_of(&pass, request.deadline, call).await;
         metered::answered("peek", begin.elapsed());
         self.note(pass, &result);
         result

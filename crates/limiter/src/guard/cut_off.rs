@@ -1,63 +1,90 @@
 //! Calls whose callers leave before the answer. Such a call says nothing of the store. If all
 //! callers wait for less than the deadline, no call would ever fail, and each would wait through an
-//! outage. So the store is asked for a sign of life, and its answer, or its silence, counts as that
-//! of a call.
+//! outage. So a task probes the store after such a call, and finds the outage in its place.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::answer::is_answer;
 use super::breaker::CallPass;
 use super::guarded::Guard;
+
+/// The longest deadline of a probe. A call may have one of a day.
+const DEADLINE_MAX: Duration = Duration::from_secs(60);
 
 /// A call that waits for its answer. Dropped before it, the caller has left.
 struct Unanswered<'g> {
     guard: &'g Arc<Guard>,
+    pass: &'g CallPass<'g>,
+    deadline: Duration,
     is_answered: bool,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if !self.is_answered {
-            self.guard.ask_for_sign_of_life();
+        // After a trial the recovery task probes.
+        if !self.is_answered && !self.pass.ended_trial() {
+            self.guard.probe_after_cut_off(self.deadline);
         }
     }
 }
 
-/// The one question for a sign of life at a time. It ends when this is dropped, at the latest with
-/// its runtime.
-struct Asking(Arc<Guard>);
+/// The one task that probes after such a call. It ends when this is dropped, at the latest with its
+/// runtime.
+struct Probing(Arc<Guard>);
 
-impl Drop for Asking {
+impl Drop for Probing {
     fn drop(&mut self) {
-        self.0.health.is_asking.store(false, Ordering::Release);
+        self.0.health.is_probing_cut_off.store(false, Ordering::Release);
     }
 }
 
 impl Guard {
-    /// Awaits a call on the store, and notices if its caller leaves.
-    pub(super) async fn answer_of<T>(self: &Arc<Self>, call: impl Future<Output = T>) -> T {
-        let mut unanswered = Unanswered { guard: self, is_answered: false };
+    /// Awaits a call on the store that ends by this deadline, and notices if its caller leaves
+    /// before.
+    pub(super) async fn answer_of<T>(
+        self: &Arc<Self>,
+        pass: &CallPass<'_>,
+        deadline: Duration,
+        call: impl Future<Output = T>,
+    ) -> T {
+        let mut unanswered = Unanswered { guard: self, pass, deadline, is_answered: false };
         let answer = call.await;
         unanswered.is_answered = true;
         answer
     }
 
-    fn ask_for_sign_of_life(self: &Arc<Self>) {
+    fn probe_after_cut_off(self: &Arc<Self>, deadline: Duration) {
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.health.is_asking.swap(true, Ordering::AcqRel) {
+        let settings = self.health.circuit.settings();
+        if settings.never_opens() || self.health.is_probing_cut_off.swap(true, Ordering::AcqRel) {
             return;
         }
-        let asking = Asking(self.clone());
+        let probing = Probing(self.clone());
         runtime.spawn(async move {
-            let guard = &asking.0;
-            // A store that counts as unavailable is probed by the recovery task.
-            let pass = guard.health.circuit.may_call().filter(|pass| !CallPass::is_trial(pass));
-            if let Some(pass) = pass {
-                let checked = guard.store.check(&guard.clock, guard.call_time(None)).await;
-                guard.note(pass, &checked);
-            }
+            probing.0.find_outage(deadline).await;
+            // A store that answers is probed no more often than one that is unavailable.
+            tokio::time::sleep(settings.probe_every).await;
         });
+    }
+
+    /// Probes until an answer, or until as many probes failed as calls that open the breaker.
+    async fn find_outage(self: &Arc<Self>, deadline: Duration) {
+        let (mut failures, deadline) = (0, deadline.min(DEADLINE_MAX));
+        while !self.health.is_abandoned.load(Ordering::Relaxed)
+            && let Some(pass) = self.health.circuit.may_call_if_closed()
+        {
+            let checked = self.store.check(&self.clock, deadline).await;
+            if is_answer(&checked) {
+                // The answer to a read makes up for failed probes, and for no failed call.
+                return self.health.circuit.forgive_up_to(failures);
+            }
+            failures += 1;
+            self.note(pass, &checked);
+            tokio::time::sleep(self.health.circuit.settings().probe_every).await;
+        }
     }
 }

@@ -26,8 +26,8 @@ pub(crate) struct StoreHealth {
     pub(super) circuit: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
-    /// True while the store is asked for a sign of life, because a caller left.
-    pub(super) is_asking: AtomicBool,
+    /// True while the store is probed because a caller left.
+    pub(super) is_probing_cut_off: AtomicBool,
     pub(super) recovery: RecoverySlot,
     /// True once the last clone of the limiter was dropped: no caller needs the store any more.
     pub(super) is_abandoned: AtomicBool,
@@ -49,8 +49,8 @@ impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
         let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
         let (recovery, is_abandoned) = (RecoverySlot::default(), AtomicBool::new(false));
-        let (is_asking, local) = (AtomicBool::new(false), OnceLock::new());
-        Self { circuit, is_connected, is_asking, recovery, is_abandoned, local }
+        let (is_probing_cut_off, local) = (AtomicBool::new(false), OnceLock::new());
+        Self { circuit, is_connected, is_probing_cut_off, recovery, is_abandoned, local }
     }
 
     /// True if the store has ever answered.
