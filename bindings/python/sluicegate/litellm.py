@@ -73,6 +73,8 @@ class _Reservation:
     models: list[str]
     prompt: int
     has_tokens: bool
+    # What the client sent, without the model. ``None``: a call of the proxy's own.
+    sent: Mapping[str, Any] | None
     streamed_bytes: int = 0
     # The usage of an answer that is no stream.
     usage: Usage | None = None
@@ -157,16 +159,18 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
     ) -> None:
         if not isinstance(data.get("model"), str) or "mcp" in call_type:
             return
-        # A limit of LiteLLM's own refused the model after this hook, and another model is tried.
-        earlier = self._current.get()
-        if earlier is not None and not earlier.begun and earlier.usage is None:
+        earlier, sent = self._current.get(), _sent(data)
+        if earlier is not None and sent is not None and earlier.sent == sent:
+            # A limit of LiteLLM's own refused the model after this hook, and another model is tried.
             await self._correct(earlier, earlier.permit.release)
-        self._current.set(None)
         models = _deployments(data["model"])
         # LiteLLM asks each model of a list, also where a wildcard matches the whole list.
         if "," in data["model"] and (len(models) == 1 or call_type in ("completion", "acompletion")):
             raise HTTPException(400, {"error": "name one model: each has limits of its own"})
-        if any(fields.get(name) for fields in (data, _router_settings(data)) for name in _FALLBACKS):
+        # What the client sent: LiteLLM adds the settings of its key or team to the request.
+        override = (sent or {}).get("router_settings_override")
+        places = (data, override) if isinstance(override, Mapping) else (data,)
+        if any(place.get(name) for place in places for name in _FALLBACKS):
             raise HTTPException(400, {"error": "name no fallbacks: each model has limits of its own"})
         prompt = prompt_tokens(data)
         has_tokens = not any(kind in call_type for kind in _WITHOUT_TOKENS)
@@ -184,7 +188,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             permit = await self._limiter().acquire(entity, resource, consume, **options)
         except (sluicegate.SluicegateError, ValueError) as error:
             raise _response(error) from error
-        self._current.set(_Reservation(_call_id(data), permit, models, prompt, has_tokens))
+        self._current.set(_Reservation(_call_id(data), permit, models, prompt, has_tokens, sent))
 
     def _limiter(self) -> Limiter:
         if self._made is None:
@@ -459,11 +463,13 @@ def _call_id(data: Mapping[str, Any]) -> str:
     return str(data.get("litellm_call_id") or getattr(logger, "litellm_call_id", ""))
 
 
-def _router_settings(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of the router that the client sent, and not those of its key or team."""
-    body = (data.get("proxy_server_request") or {}).get("body")
-    settings = body.get("router_settings_override") if isinstance(body, Mapping) else None
-    return settings if isinstance(settings, Mapping) else {}
+def _sent(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the client sent, without the model: LiteLLM replaces that, to try another one."""
+    request = data.get("proxy_server_request") or {}
+    body = request.get("body")
+    if not isinstance(body, Mapping):
+        return None
+    return {"url": request.get("url")} | {name: value for name, value in body.items() if name != "model"}
 
 
 def _price(book: PriceBook, model: str, usage: Usage) -> Amounts | None:

@@ -331,11 +331,14 @@ def test_a_call_that_is_tried_anew_with_another_model_is_counted_once() -> None:
 
     async def main() -> None:
         for model in ("cheap", "other"):
-            data = {"model": model, "litellm_call_id": model}
+            request = {"url": "/v1/chat/completions", "body": {"model": model, "messages": []}}
+            data = {"model": model, "litellm_call_id": model, "proxy_server_request": request}
             await callback.async_pre_call_hook(None, None, data, "acompletion")
+        # A search of the proxy's own, for the same request.
+        await callback.async_pre_call_hook(None, None, {"model": "search", "input": ["x"]}, "aembedding")
 
     asyncio.run(main())
-    assert left() == [Decimal(9)]
+    assert left() == [Decimal(8)]
 
 
 def test_a_class_whose_hooks_would_not_be_called_cannot_be_made() -> None:
