@@ -129,8 +129,8 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         self._parent_limits = list(parent_limits)
         self._prices = prices
         self._output_estimate = output_estimate
-        # The contexts of a request, of its stream and of its log events share the object that is set here.
-        self._current: ContextVar[_Reservation | None] = ContextVar("sluicegate", default=None)
+        # The contexts of a request, of its stream and of its log events share the objects that are set here.
+        self._current: ContextVar[tuple[_Reservation, ...]] = ContextVar("sluicegate", default=())
         self._repeating: dict[asyncio.Task[None], Callable[[], sluicegate.Call[None]]] = {}
         atexit.register(self.close)
 
@@ -159,7 +159,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
     ) -> None:
         if not isinstance(data.get("model"), str) or "mcp" in call_type:
             return
-        earlier, sent = self._current.get(), _sent(data)
+        earlier, sent = self._of_client(), _sent(data)
         if earlier is not None and sent is not None and earlier.sent == sent:
             # A limit of LiteLLM's own refused the model after this hook, and another model is tried.
             await self._correct(earlier, earlier.permit.release)
@@ -188,7 +188,8 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             permit = await self._limiter().acquire(entity, resource, consume, **options)
         except (sluicegate.SluicegateError, ValueError) as error:
             raise _response(error) from error
-        self._current.set(_Reservation(_call_id(data), permit, models, prompt, has_tokens, sent))
+        reservation = _Reservation(_call_id(data), permit, models, prompt, has_tokens, sent)
+        self._current.set((*(one for one in self._current.get() if not one.settled), reservation))
 
     def _limiter(self) -> Limiter:
         if self._made is None:
@@ -284,7 +285,7 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
     ) -> None:
         # A retry or another model may follow a failed attempt; only this event is the end of the request.
         # LiteLLM may have given the request another id meanwhile.
-        reservation = self._current.get()
+        reservation = self._of_client()
         if reservation is not None and (reservation.begun or reservation.usage is not None):
             await self._count_streamed(reservation)
         elif reservation is not None:
@@ -326,9 +327,14 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         await self._correct(reservation, lambda: reservation.permit.correct_to(**amounts))
 
     def _of_call(self, call_id: object) -> _Reservation | None:
-        """The reservation of the request, unless this event is of a call that the proxy makes meanwhile."""
-        reservation = self._current.get()
-        return reservation if reservation is not None and reservation.call_id == call_id else None
+        """The reservation of the call that an event is of. Within a request the proxy may make others."""
+        return next((one for one in reversed(self._current.get()) if one.call_id == call_id), None)
+
+    def _of_client(self) -> _Reservation | None:
+        """The reservation of the client's own call, under whatever id."""
+        reservations = self._current.get()
+        own = (one for one in reversed(reservations) if one.sent is not None)
+        return next(own, reservations[0] if reservations else None)
 
     async def _correct(self, reservation: _Reservation, correction: Callable[[], sluicegate.Call[None]]) -> None:
         """Makes the correction, once for a reservation; repeats it in the background if the store is

@@ -341,6 +341,27 @@ def test_a_call_that_is_tried_anew_with_another_model_is_counted_once() -> None:
     assert left() == [Decimal(8)]
 
 
+def test_a_call_of_the_proxys_own_leaves_the_clients_as_it_is() -> None:
+    callback, left = budget(["tpm=1000/never"])
+
+    async def main(end: str) -> None:
+        request = {"url": "/v1/chat/completions", "body": {"model": "m", "messages": []}}
+        data = {"model": "m", "litellm_call_id": "1", "max_tokens": 500, "proxy_server_request": request}
+        await callback.async_pre_call_hook(None, None, data, "acompletion")
+        search = {"model": "search", "litellm_call_id": "2", "input": ["x" * 90]}
+        await callback.async_pre_call_hook(None, None, search, "aembedding")
+        await callback.async_log_success_event({"litellm_call_id": "2"} | usage(7, 0), None, None, None)
+        if end == "failure":
+            await callback.async_post_call_failure_hook({"litellm_call_id": "3"}, ValueError(), None)
+        else:
+            await callback.async_log_success_event({"litellm_call_id": "1"} | usage(10, 20), None, None, None)
+
+    asyncio.run(main("success"))
+    assert left() == [Decimal(1_000 - 7 - 30)]
+    asyncio.run(main("failure"))
+    assert left() == [Decimal(1_000 - 7 - 30 - 7)]
+
+
 def test_a_class_whose_hooks_would_not_be_called_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="make an instance"):
         type("Own", (SluicegateLogger,), {})

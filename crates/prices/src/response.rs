@@ -31,8 +31,8 @@ const MESSAGE: &str = "message";
 /// A response without readable token counts.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// The body is not JSON.
-    #[error("the response is not JSON: {0}; read a stream of events with UsageReader")]
+    /// The body is not JSON. [`UsageReader`](crate::UsageReader) reads the events of a stream.
+    #[error("the response is not JSON: {0}; the events of a stream are read one by one")]
     NotJson(#[from] serde_json::Error),
     /// A field is not a whole number from 0 to 2^64-1.
     #[error("`{field}` in the usage of the response is not a token count")]

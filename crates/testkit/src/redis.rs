@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::{Client, Cmd, FromRedisValue, RedisResult, cmd};
+use tokio::net::TcpSocket;
 use tokio::time::Instant;
 
 use crate::child::{dying_with_this_thread, free_port};
@@ -29,6 +30,8 @@ pub struct RedisServer {
     port: u16,
     folder: tempfile::TempDir,
     options: &'static [&'static str],
+    /// The port of the killed server, bound: no server of another test gets it.
+    held: Option<TcpSocket>,
 }
 
 impl RedisServer {
@@ -48,13 +51,18 @@ impl RedisServer {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
     }
 
-    /// Kills it.
+    /// Kills it. Until this value is dropped, its port refuses connections.
     ///
     /// # Panics
     /// If it was killed before.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        // Connections of the killed server may be closing.
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(self.address()).unwrap();
+        self.held = Some(socket);
     }
 
     /// Starts another server with the killed one's file, on another port.
@@ -74,7 +82,7 @@ impl RedisServer {
     async fn start_with(options: &'static [&'static str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (child, port) = spawn(folder.path(), options);
-        let mut server = Self { child, port, folder, options };
+        let mut server = Self { child, port, folder, options, held: None };
         if !server.answers().await {
             server.start_again().await;
         }

@@ -27,7 +27,7 @@ pub(super) const LIMITS_PER_WRITE: usize = 50;
 pub enum ConfigError {
     /// The limiter's store is not a [`DynamoStore`](crate::DynamoStore).
     #[error(
-        "only DynamoDB stores limits, entities and usage: make the limiter with a DynamoStore, or name the limits with each request"
+        "only DynamoDB stores limits, entities and usage: make the limiter on DynamoDB, or name the limits with each request"
     )]
     NotDynamo,
 

@@ -99,13 +99,13 @@ async fn a_refill_time_far_ahead_is_pulled_back_and_counted() {
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_server_that_is_away_is_unavailable_and_nothing_else() {
-    let server = RedisServer::start().await;
+    let mut server = RedisServer::start().await;
     let clock = TestClock::at(at(T0));
     let limiter = builder(RedisStore::new(server.url()).unwrap(), &clock)
         .deadline(Duration::from_millis(200))
         .build();
     let lease = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap();
-    drop(server);
+    server.kill();
     let error = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
     assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
     let error = limiter.peek("u", "r").limits(rpm()).await.unwrap_err();
@@ -200,7 +200,7 @@ async fn a_request_that_no_script_can_count_says_nothing_of_the_server() {
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_process_without_its_server_knows_whose_parent_was_asked() {
-    let server = RedisServer::start().await;
+    let mut server = RedisServer::start().await;
     let store = RedisStore::new(server.url()).unwrap();
     let store = store.parents(|id| (id.as_str() == "child").then(|| super::entity("parent")));
     let clock = TestClock::at(at(T0));
@@ -215,7 +215,7 @@ async fn a_process_without_its_server_knows_whose_parent_was_asked() {
     };
     ask(1).deadline(Duration::from_secs(20)).await.unwrap();
     ask(1).no_cascade().deadline(Duration::from_secs(20)).await.unwrap();
-    drop(server);
+    server.kill();
     assert!(ask(9).await.unwrap().degraded().is_some());
     let AcquireError::LimitExceeded(refused) = ask(1).await.unwrap_err() else { panic!() };
     let short: Vec<_> = refused.violations().map(|limit| limit.entity.as_str()).collect();
