@@ -31,7 +31,7 @@ pub enum Decision {
     /// Neither the configuration nor the item has this limit.
     Unknown(LimitName),
     /// The item lacks this limit and has no room for another.
-    Full(LimitName),
+    NoRoom(LimitName),
 }
 
 /// Decides on one acquire alone, from the newest image of the item; `None`: there is no item.
@@ -45,7 +45,7 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
         Assessment::Short(limits) => return Decision::Short(limits),
         Assessment::Repair(plan) => return Decision::Repair(plan),
         Assessment::Unknown(limit) => return Decision::Unknown(limit),
-        Assessment::Full(limit) => return Decision::Full(limit),
+        Assessment::NoRoom(limit) => return Decision::NoRoom(limit),
     }
     let Acquire { bucket, amounts, configuration, id, .. } = acquire;
     let Some(image) = image else {
@@ -72,7 +72,7 @@ pub(crate) enum Assessment {
     /// Neither the configuration nor the item knows this limit.
     Unknown(LimitName),
     /// The item lacks this limit and has no room for another.
-    Full(LimitName),
+    NoRoom(LimitName),
 }
 
 /// Compares an item (`None`: there is none) with the asked amounts, as if `returned` had come back
@@ -170,7 +170,7 @@ fn make_room(
 ) -> Assessment {
     let missing = std::mem::take(&mut differences.missing);
     match missing.into_keys().next() {
-        Some(limit) if differences.removed.is_empty() => Assessment::Full(limit),
+        Some(limit) if differences.removed.is_empty() => Assessment::NoRoom(limit),
         _ => {
             let view = View { image, differences: &differences, now };
             Assessment::Repair(take_with_claim(&view, &Debit::nothing(acquire)))

@@ -8,7 +8,7 @@
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
 //! * [`StoredLimits`] and [`EntityRecord`] are the configuration in the table.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
-//! * [`WriteQueue`] decides for all requests of one process on a bucket: acquires, corrections and
+//! * [`WriteQueue`] decides for requests of one process on a bucket: acquires, corrections and
 //!   leases share its writes. Each write is a [`WritePlan`]: changes of the item and their
 //!   conditions.
 //! * [`decide`] is the same decision for one request alone; the buckets of an outage use it.
@@ -16,8 +16,8 @@
 //! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.
 //! * [`WindowState`] tells which [`Threshold`]s a usage window reached and did not claim.
-//! * [`group_by_window`] groups the records of a batch by usage window and makes the conditional
-//!   updates of each group.
+//! * [`group_by_window`] groups the records of a batch by usage window;
+//!   [`WindowGroup::next_update`] adds up a group's next update.
 //!
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};

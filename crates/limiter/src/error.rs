@@ -240,7 +240,7 @@ pub enum InvalidRequest {
 pub enum AdjustError {
     /// The answer was lost. Either the item no longer shows if the tokens were given back, or the
     /// time ran out first. Do not repeat it: the attempt may have taken effect or may still do so.
-    #[error("the answer was lost: the tokens may or may not have been given back")]
+    #[error("the answer was lost: the correction may or may not have been made")]
     Ambiguous(#[source] BoxError),
     /// Other writers prevented the write until time ran out; nothing was done.
     #[error("the bucket was contended or the store throttled: adjust again in a moment")]

@@ -12,7 +12,7 @@ pub(crate) enum WriteError {
     Transient {
         reason: String,
         /// True if the write may have been done nevertheless: there was no answer, or none that
-        /// says so.
+        /// says if it was done.
         maybe_done: bool,
     },
     /// Access is denied, the table does not exist, or an item is broken: a person must act first, and

@@ -6,8 +6,10 @@
 mod input;
 mod order;
 mod output;
+mod records;
 mod replay_totals;
 mod spool;
+mod tape;
 mod target;
 
 use std::path::PathBuf;

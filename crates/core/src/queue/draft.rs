@@ -41,9 +41,9 @@ pub(super) struct Draft {
     pub(super) acquires: bool,
     pub(super) corrects: bool,
     pub(super) corrects_upward: bool,
-    /// True if it has no conditions on the balance but its range. If the bucket has filled up since
-    /// the last claim, such a debit may have no effect: the next claim adds refill from before the
-    /// debit, which would not have fitted without it.
+    /// True if it has no conditions on the balance but its range. In a bucket that has filled up
+    /// since the last claim, such a debit may have no effect: it makes room, and the next claim fills
+    /// that with refill from before it.
     pub(super) is_forced: bool,
 }
 
@@ -143,8 +143,8 @@ impl BucketDraft {
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
-        // The range is that of the stored balance. An acquire may take refill that this write
-        // claims, and would be cut wrongly; only a correction can leave the range.
+        // `within_range` cuts by the stored balance: an acquire that takes refill which this write
+        // claims would be cut wrongly. Only a correction can leave the range.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),

@@ -63,11 +63,11 @@ impl<W> WriteQueue<W> {
                     let repair = Placed::Upkeep(Upkeep::Repair, 0, plan);
                     Some(self.place_if_short(member, now).unwrap_or(repair))
                 }
-                Assessment::Unknown(_) | Assessment::Full(_) if !member.seen_since_entry[0] => {
+                Assessment::Unknown(_) | Assessment::NoRoom(_) if !member.seen_since_entry[0] => {
                     Some(Placed::Read)
                 }
                 Assessment::Unknown(limit) => Some(Placed::Out(Outcome::Unknown(limit))),
-                Assessment::Full(limit) => Some(Placed::Out(Outcome::Full(0, limit))),
+                Assessment::NoRoom(limit) => Some(Placed::Out(Outcome::NoRoom(0, limit))),
             };
             match placed {
                 // A lost write of this lease may still happen. Its settlement, written alone, fences

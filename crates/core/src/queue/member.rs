@@ -12,9 +12,9 @@ pub(super) struct Member<W> {
     pub(super) request: QueuedRequest,
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
-    /// For each bucket: true if its newest image answers a call sent after the request entered, and
-    /// none of these came since: a pause, a lost answer, a failed reconfiguring write, an image from
-    /// another lane.
+    /// For each bucket: true if its newest image answers a call sent after the request entered. A
+    /// pause, a lost answer, a failed reconfiguring write or an image from another lane makes it false
+    /// again.
     pub(super) seen_since_entry: [bool; BUCKETS_MAX],
     /// True if it had entered when the last call was sent.
     pub(super) was_present: bool,

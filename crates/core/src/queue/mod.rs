@@ -1,6 +1,6 @@
 //! One write at a time for each queue: requests that arrive while one is in flight wait and share
-//! the next. Other queues of the process may write the same bucket (those of its children, and
-//! corrections with a mark); to this queue they are other writers.
+//! the next. Other queues of the process may write the same bucket (with a parent or a child of
+//! its entity, or for corrections with a mark); to this queue they are other writers.
 //!
 //! The queue performs no I/O. Its driver tells it which requests [enter](WriteQueue::enter) and
 //! [leave](WriteQueue::leave), asks it for the [next](WriteQueue::next) action, carries that out and

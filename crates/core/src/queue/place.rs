@@ -71,11 +71,13 @@ impl<W> WriteQueue<W> {
                     };
                     return self.place_if_short(member, now).unwrap_or(or_else);
                 }
-                Assessment::Unknown(_) | Assessment::Full(_) if !member.seen_since_entry[index] => {
+                Assessment::Unknown(_) | Assessment::NoRoom(_)
+                    if !member.seen_since_entry[index] =>
+                {
                     return Placed::Read;
                 }
                 Assessment::Unknown(limit) => return Placed::Out(Outcome::Unknown(limit)),
-                Assessment::Full(limit) => return Placed::Out(Outcome::Full(index, limit)),
+                Assessment::NoRoom(limit) => return Placed::Out(Outcome::NoRoom(index, limit)),
             }
         }
         for ((drafted, wanted), floors) in

@@ -64,7 +64,7 @@ pub enum Outcome {
     /// Neither the request nor the item of one of its buckets knows the limit.
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
-    Full(usize, LimitName),
+    NoRoom(usize, LimitName),
     /// The answer to a write was lost, and nothing can tell any more if it took effect. An acquire
     /// or a debit ends so only if later answers were lost as well; otherwise it is written again.
     Ambiguous,

@@ -56,7 +56,7 @@ impl<T: Table> CompositeStore<T> {
                     context.id = new_id();
                 }
                 // A limit that is unknown here may have been stored a moment ago.
-                Outcome::Unknown(_) | Outcome::Full(..) if may_look_for_limit => {
+                Outcome::Unknown(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
                     for target in &mut *targets {
                         self.read_limits_again(target, context).boxed().await?;
@@ -64,7 +64,7 @@ impl<T: Table> CompositeStore<T> {
                     context.id = new_id();
                 }
                 Outcome::Unknown(limit) => return Err(InvalidRequest::UnknownLimit(limit).into()),
-                Outcome::Full(index, limit) => {
+                Outcome::NoRoom(index, limit) => {
                     let (entity, max) = (targets[index].bucket.entity.clone(), LIMITS_MAX);
                     return Err(InvalidRequest::BucketFull { entity, limit, max }.into());
                 }

@@ -97,9 +97,9 @@ impl<T: Table> CompositeStore<T> {
             // A repetition finds the mark, or makes the correction; one without a mark takes twice at
             // worst.
             Outcome::Ambiguous if correction.mark.is_some() || !gives_back(correction.amounts) => {
-                Err(AdjustError::Unavailable(
-                    "the answer was lost, and the item no longer shows the write".into(),
-                ))
+                // The item was read, so this is no outage.
+                let forgotten = AdjustError::Ambiguous("the item no longer shows the write".into());
+                Err(AdjustError::Unavailable(forgotten.into()))
             }
             Outcome::Ambiguous => Err(AdjustError::Ambiguous(
                 "the bucket has forgotten the correction, or is gone".into(),

@@ -1,7 +1,7 @@
 //! Writes a child's and its parent's bucket concurrently ([`CascadeMode::Compensating`]).
 //!
-//! Only tokens that are known to have been taken are given back. So a process that dies in between
-//! leaves tokens taken from one bucket: the restrictive direction.
+//! Only tokens that are known to have been taken are given back. Those of a lost answer, or of a
+//! process that dies in between, stay taken from one bucket: the restrictive direction.
 //!
 //! [`CascadeMode::Compensating`]: super::CascadeMode::Compensating
 

@@ -227,7 +227,7 @@ impl<T: Table> CompositeStore<T> {
                     continue;
                 }
                 Outcome::Unknown(limit) => InvalidRequest::UnknownLimit(limit).into(),
-                Outcome::Full(_, limit) => {
+                Outcome::NoRoom(_, limit) => {
                     let (entity, max) = (bucket.entity.clone(), LIMITS_MAX);
                     InvalidRequest::BucketFull { entity, limit, max }.into()
                 }

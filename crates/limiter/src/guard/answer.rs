@@ -57,3 +57,17 @@ pub(super) const fn came_from_store(invalid: &InvalidRequest) -> bool {
 pub(super) fn is_answer<T, E: MaybeOutage>(result: &Result<T, E>) -> bool {
     result.as_ref().err().and_then(MaybeOutage::outage).is_none()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_the_item_no_longer_shows_is_no_outage() {
+        let forgotten = AdjustError::Ambiguous("the item no longer shows the write".into());
+        let error = AdjustError::Unavailable(forgotten.into());
+        assert!(error.to_string().starts_with("an answer of the store was lost"), "{error}");
+        assert!(is_answer(&Err::<(), _>(error)));
+        assert!(!is_answer(&Err::<(), _>(AdjustError::Unavailable("no answer".into()))));
+    }
+}

@@ -196,7 +196,7 @@ impl CallPass<'_> {
 
     /// Notes that the caller left before the answer; true if this was a trial. The store was probed
     /// before it, and is again.
-    pub(super) fn ended_trial(&self) -> bool {
+    pub(super) fn end_trial(&self) -> bool {
         self.is_trial() && self.circuit.change(self.word, OPEN).is_some()
     }
 

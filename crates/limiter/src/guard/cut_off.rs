@@ -26,7 +26,7 @@ struct Unanswered<'g> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         // After a trial the recovery task probes.
-        if !self.is_answered && !self.pass.ended_trial() {
+        if !self.is_answered && !self.pass.end_trial() {
             self.guard.probe_after_cut_off(self.deadline);
         }
     }

@@ -114,7 +114,7 @@ impl LocalRequest {
                     let unknown = UnknownHere(limit, self.bucket.clone());
                     return Err(AcquireError::Unavailable(unknown.into()));
                 }
-                Decision::Full(limit) => {
+                Decision::NoRoom(limit) => {
                     let entity = self.bucket.entity.clone();
                     return Err(
                         InvalidRequest::BucketFull { entity, limit, max: LIMITS_MAX }.into()

@@ -25,13 +25,14 @@ const AT_ONCE: usize = 16;
 /// The pending debits.
 #[derive(Debug, Default)]
 pub(super) struct PendingDebits {
-    /// Debits that are being sent. An id stands for one amount: later consumption is another debit.
+    /// Debits that have an id, the next ones first. An id stands for one amount: later consumption is
+    /// another debit.
     /// Locked before any stripe.
-    sent: Mutex<VecDeque<PendingDebit>>,
-    /// The sums that are not being sent, each bucket in the stripe of its hash.
-    unsent: [Mutex<Stripe>; STRIPES],
+    numbered: Mutex<VecDeque<PendingDebit>>,
+    /// The sums that have no id yet, each bucket in the stripe of its hash.
+    unnumbered: [Mutex<Stripe>; STRIPES],
     hasher: DefaultHashBuilder,
-    /// The number of pending debits, sent or not.
+    /// The number of pending debits, with an id or without.
     count: AtomicUsize,
     /// True if the warning was logged that there is no room.
     has_said_full: AtomicBool,
@@ -55,13 +56,13 @@ pub(super) struct PendingDebit {
 }
 
 impl PendingDebits {
-    fn sent(&self) -> MutexGuard<'_, VecDeque<PendingDebit>> {
-        lock(&self.sent)
+    fn numbered(&self) -> MutexGuard<'_, VecDeque<PendingDebit>> {
+        lock(&self.numbered)
     }
 
     fn stripe(&self, bucket: &BucketId) -> MutexGuard<'_, Stripe> {
-        let stripes = self.unsent.len() as u64;
-        lock(&self.unsent[usize::try_from(self.hasher.hash_one(bucket) % stripes).unwrap_or(0)])
+        let stripes = self.unnumbered.len() as u64;
+        lock(&self.unnumbered[usize::try_from(self.hasher.hash_one(bucket) % stripes).unwrap_or(0)])
     }
 
     /// True if there are any; read on every round, without a lock.
@@ -71,11 +72,12 @@ impl PendingDebits {
 
     /// The consumption of a bucket that is not known to be debited.
     pub(super) fn of(&self, bucket: &BucketId) -> Amounts {
-        let sent = self.sent();
+        let numbered = self.numbered();
         let stripe = self.stripe(bucket);
-        let sent = sent.iter().filter(|debit| debit.bucket == *bucket).map(|debit| &debit.pending);
+        let numbered =
+            numbered.iter().filter(|debit| debit.bucket == *bucket).map(|debit| &debit.pending);
         let mut sum = Amounts::new();
-        for pending in stripe.get(bucket).into_iter().chain(sent) {
+        for pending in stripe.get(bucket).into_iter().chain(numbered) {
             sum += &pending.amounts;
         }
         sum
@@ -111,22 +113,22 @@ impl PendingDebits {
         stripe.insert(bucket.clone(), pending);
     }
 
-    /// The debits to be sent next; the same ones until they are removed.
+    /// The debits to be sent next; the same ones until they are removed or postponed.
     pub(super) fn next(&self) -> Vec<PendingDebit> {
-        let mut sent = self.sent();
-        if sent.len() < AT_ONCE {
+        let mut numbered = self.numbered();
+        if numbered.len() < AT_ONCE {
             let debit = |(bucket, pending)| PendingDebit { id: new_id(), bucket, pending };
-            for stripe in &self.unsent {
-                sent.extend(lock(stripe).drain().map(debit));
+            for stripe in &self.unnumbered {
+                numbered.extend(lock(stripe).drain().map(debit));
             }
             self.has_said_full.store(false, Ordering::Relaxed);
         }
-        sent.iter().take(AT_ONCE).cloned().collect()
+        numbered.iter().take(AT_ONCE).cloned().collect()
     }
 
     /// Removes a debit that was made, or never can be. False if it was removed before.
     pub(super) fn remove(&self, id: &RequestId) -> bool {
-        let removed = take_out(&mut self.sent(), id);
+        let removed = take_out(&mut self.numbered(), id);
         if removed.is_some() {
             self.count.fetch_sub(1, Ordering::SeqCst);
         }
@@ -135,16 +137,16 @@ impl PendingDebits {
 
     /// Moves back a debit that could not be made, so that it does not hold up the others.
     pub(super) fn postpone(&self, id: &RequestId) {
-        let mut sent = self.sent();
-        let debit = take_out(&mut sent, id);
-        sent.extend(debit);
+        let mut numbered = self.numbered();
+        let debit = take_out(&mut numbered, id);
+        numbered.extend(debit);
     }
 }
 
-fn take_out(sent: &mut VecDeque<PendingDebit>, id: &RequestId) -> Option<PendingDebit> {
+fn take_out(numbered: &mut VecDeque<PendingDebit>, id: &RequestId) -> Option<PendingDebit> {
     // It is near the front, where it was taken from.
-    let at = sent.iter().position(|debit| debit.id == *id)?;
-    sent.remove(at)
+    let at = numbered.iter().position(|debit| debit.id == *id)?;
+    numbered.remove(at)
 }
 
 impl PendingAmounts {

@@ -9,8 +9,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::guarded::Guard;
 
-/// The probes that are sent in one connect deadline, about: so few are in flight even if each of them
-/// hangs. A probe that hangs must not keep the next one from finding the store available.
+/// About so many probes are sent within one connect deadline, so no more are in flight even if each of
+/// them hangs. A probe that hangs must not keep the next one from finding the store available.
 const PROBES_MAX: u32 = 8;
 
 impl Guard {

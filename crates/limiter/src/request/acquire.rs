@@ -208,7 +208,7 @@ impl AcquireRequest<&Limiter> {
         let parent_limits =
             self.parent_limits.as_ref().map(|named| named.check(&none)).transpose()?;
         let cascade = match self.cascade {
-            // The limiter's common parent may ask for itself. It has no parent.
+            // The entity may be the limiter's common parent, which has no parent.
             None => match self.limiter.options().cascade.clone() {
                 Cascade::To(parent) if parent == entity => Cascade::No,
                 cascade => cascade,
