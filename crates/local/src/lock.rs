@@ -116,9 +116,9 @@ const ENGINE_TABLES: &str = "SELECT COUNT(*), COALESCE(SUM(name IN ('_config', '
 /// nothing. If there is a log beside it (a process was killed, or another one runs), the log is
 /// read too, through files that exist already. If there is none, SQLite is told to create none.
 fn is_of_engine(file: &Path) -> Result<bool, crate::BoxError> {
-    let mut first = [0; SQLITE.len()];
-    File::open(file)?.read_exact(&mut first)?;
-    if first != *SQLITE {
+    let mut first = Vec::new();
+    File::open(file)?.take(SQLITE.len() as u64).read_to_end(&mut first)?;
+    if first != SQLITE {
         return Err("it is not an SQLite database".into());
     }
     let log = {

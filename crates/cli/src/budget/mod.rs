@@ -59,7 +59,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             Whose::Bucket(..) => "no budget",
             // Only buckets can be listed, and the first acquire makes them.
             Whose::Entity(_) | Whose::Resource(_) => {
-                "no bucket with a budget yet; name entity and resource, or"
+                "no bucket with a budget yet: name entity and resource"
             }
         };
         return Err(CliError::Attention(format!(

@@ -1,5 +1,5 @@
-//! The position in a stream, kept in a file. A missing, broken or foreign file costs time and
-//! changes no figure.
+//! The position in a stream, kept in a file. A missing file, or one of another stream, costs time and
+//! changes no figure. A file of another kind is not overwritten.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,27 +28,28 @@ impl CheckpointFile {
     }
 
     /// The saved positions, if they belong to this stream.
-    pub(super) fn load(&self) -> Option<Checkpoints> {
-        let path = self.path.display();
-        let bytes = match std::fs::read(&self.path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-            Err(error) => {
-                say(&format!("{path} cannot be read ({error}); starting at the oldest record"));
-                return None;
-            }
+    ///
+    /// # Errors
+    /// [`CliError::BadInput`] if the file cannot be read or is no checkpoint: it would be overwritten.
+    pub(super) fn load(&self) -> Result<Option<Checkpoints>, CliError> {
+        let bad = |why: String| {
+            let path = self.path.display();
+            CliError::BadInput(format!("{path} {why}; name another file with --checkpoint"))
         };
-        match serde_json::from_slice::<Contents>(&bytes) {
-            Ok(contents) if contents.stream == self.stream => Some(contents.shards),
-            Ok(_) => {
-                say(&format!("{path} is of another stream; starting at the oldest record"));
-                None
-            }
-            Err(error) => {
-                say(&format!("{path} is no checkpoint ({error}); starting at the oldest record"));
-                None
-            }
+        let bytes = match std::fs::read(&self.path) {
+            Ok(bytes) if bytes.is_empty() => return Ok(None),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(bad(format!("cannot be read ({error})"))),
+        };
+        let contents = serde_json::from_slice::<Contents>(&bytes)
+            .map_err(|error| bad(format!("is no checkpoint ({error}), and stays as it is")))?;
+        if contents.stream == self.stream {
+            return Ok(Some(contents.shards));
         }
+        let path = self.path.display();
+        say(&format!("{path} is of another stream; starting at the oldest record"));
+        Ok(None)
     }
 
     /// Replaces the saved positions: a reader finds the old file or the new one, whole.
@@ -82,15 +83,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
         let file = CheckpointFile::new(path.clone(), "arn:1".to_owned());
-        assert_eq!(file.load(), None);
+        assert_eq!(file.load().unwrap(), None);
         for position in ["100", "200"] {
             let shards = Checkpoints::from([("shard".to_owned(), Position::new(position))]);
             file.save(&shards).unwrap();
-            assert_eq!(file.load(), Some(shards));
+            assert_eq!(file.load().unwrap(), Some(shards));
         }
-        assert_eq!(CheckpointFile::new(path.clone(), "arn:2".to_owned()).load(), None);
+        let other = CheckpointFile::new(path.clone(), "arn:2".to_owned());
+        assert_eq!(other.load().unwrap(), None);
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(file.load().unwrap(), None);
         std::fs::write(&path, "{").unwrap();
-        assert_eq!(file.load(), None);
+        assert!(matches!(file.load(), Err(CliError::BadInput(_))));
         let nowhere = CheckpointFile::new(folder.path().join("no/where"), "arn:1".to_owned());
         assert!(nowhere.save(&Checkpoints::new()).is_err());
     }

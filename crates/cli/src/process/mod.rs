@@ -102,7 +102,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     };
     let file = args.checkpoint.map(|path| CheckpointFile::new(path, arn));
     let mut poller = Poller::new(source, handler, polling);
-    if let Some(checkpoints) = file.as_ref().and_then(CheckpointFile::load) {
+    if let Some(checkpoints) = file.as_ref().map(CheckpointFile::load).transpose()?.flatten() {
         poller = poller.starting_after(checkpoints);
     }
     if args.once {

@@ -49,7 +49,9 @@ pub(super) struct LocalRequest {
 
 /// This process does not know the rule of a requested limit.
 #[derive(Debug, thiserror::Error)]
-#[error("the store is unavailable, and limit {0} of {1} is not known here: pass it with `limits`")]
+#[error(
+    "the store is unavailable, and limit {0} of {1} is not known here: define it with the request"
+)]
 struct UnknownHere(sluicegate_core::LimitName, BucketId);
 
 impl LocalBucket {

@@ -77,8 +77,15 @@ impl RowWriter for ParquetWriter {
     }
 }
 
+/// An error of the file stays what it is: a reader that has seen enough closes a pipe.
 fn failed(error: ParquetError) -> io::Error {
-    io::Error::other(error)
+    match error {
+        ParquetError::External(error) => match error.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(other) => io::Error::other(other),
+        },
+        other => io::Error::other(other),
+    }
 }
 
 /// The rows of a row group by column, in the order of the schema.
