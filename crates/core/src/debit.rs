@@ -22,9 +22,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the balance that must be there once refill and returned tokens are added:
-    /// the amounts that the requests of this write take of it in their order, up to and including
-    /// its last acquire or lease. A correction counts only if it comes before that one.
+    /// For each limit, the sum that the requests of this write take of it in their order, up to the
+    /// last acquire or lease of it; later corrections do not count. The balance, with refill and
+    /// returned tokens, must reach it.
     pub(crate) floors: &'a Amounts,
     /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,

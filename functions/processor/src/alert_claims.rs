@@ -1,12 +1,14 @@
 //! Claims the thresholds that a usage window reached, and puts their alerts into the outbox.
 //!
-//! The claim and the outbox entry are one transaction, with the condition that the window has no such
-//! claim. The decision compares the window's sums with its claims, and not with the sums before this
-//! write: a crash between the count and the claim loses nothing, because the batch is delivered again,
-//! its updates are refused, and the answer to a refused update holds the window. No read is needed.
+//! The claim and the outbox entry are one transaction, with the condition that the window has no
+//! such claim. The decision compares the window's sums with its claims, and not with the sums
+//! before this write: a crash between the count and the claim loses nothing, because the batch is
+//! delivered again, its updates are refused, and the answer to a refused update holds the window.
+//! No read is needed.
 //!
-//! A group is looked at only if one of its records consumed something. In a delivery, a sum rises with
-//! such a record only, and the delivery that counts it is not acknowledged before its claims are made.
+//! A group is looked at only if one of its records consumed something. Apart from a recount, only
+//! such a record raises a sum, and the delivery that counts it is not acknowledged before its
+//! claims are made.
 
 use std::time::Duration;
 
@@ -29,8 +31,8 @@ use crate::settings::{Settings, Switch};
 use crate::window_writer::{WindowResult, units_of};
 use crate::write_error::{WriteError, is_failed_condition};
 
-/// A transaction takes 100 items, of which one is the window. The condition of the window names each
-/// claim; with 50 of them it stays short.
+/// A transaction takes 100 items, of which one is the window. The condition of the window names
+/// each claim; with 50 of them it stays short.
 const CLAIMS_PER_TRANSACTION: usize = 50;
 
 /// Claims the thresholds of one window.

@@ -123,8 +123,8 @@ impl OutcomeBuilder {
 
     /// The position at which Lambda must begin the next delivery: the lowest one that failed. Event
     /// source mappings deliver one stream in order. If a batch is not in that order, it is the
-    /// position of the batch's first record. A record without a readable position is out of order
-    /// behind one that has a position.
+    /// position of the batch's first record. A record without a readable position after one with a
+    /// position also breaks the order.
     fn next_delivery_start(
         &self,
         records: &[Box<RawValue>],

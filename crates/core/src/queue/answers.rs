@@ -202,9 +202,9 @@ impl<W> WriteQueue<W> {
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Claim) && !is_authoritative;
-        let outlasts = |image| extend(image, now).is_some();
-        let may_expire_early =
-            any_corrects_upward && (must_look || self.buckets[0].image().is_some_and(outlasts));
+        let expires_too_early = |image| extend(image, now).is_some();
+        let may_expire_early = any_corrects_upward
+            && (must_look || self.buckets[0].image().is_some_and(expires_too_early));
         let mut held_back = Vec::new();
         for mut member in shared.members {
             let done = member.done(path, self.images(), shared.is_forced);

@@ -17,9 +17,9 @@ use crate::{
 /// the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the balance that must be there once refill and returned tokens are added:
-    /// the amounts that the requests of this write take of it in their order, up to and including
-    /// its last acquire or lease. A correction counts only if it comes before that one.
+    /// For each limit, the sum that the requests of this write take of it in their order, up to the
+    /// last acquire or lease of it; later corrections do not count. The balance, with refill and
+    /// returned tokens, must reach it.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
@@ -42,8 +42,8 @@ pub(super) struct Draft {
     pub(super) corrects: bool,
     pub(super) corrects_upward: bool,
     /// True if it has no conditions on the balance but its range. In a bucket that has filled up
-    /// since the last claim, such a debit may have no effect: it makes room, and the next claim fills
-    /// that with refill from before it.
+    /// since the last claim, such a debit may have no effect: it makes room, and the next claim
+    /// fills that with refill from before it.
     pub(super) is_forced: bool,
 }
 

@@ -3,18 +3,20 @@
 //! its entity, or for corrections with a mark); to this queue they are other writers.
 //!
 //! The queue performs no I/O. Its driver tells it which requests [enter](WriteQueue::enter) and
-//! [leave](WriteQueue::leave), asks it for the [next](WriteQueue::next) action, carries that out and
-//! tells it the [answer](WriteQueue::answered). The limiter drives it, and so do the simulation and
-//! the model checker.
+//! [leave](WriteQueue::leave), asks it for the [next](WriteQueue::next) action, carries that out
+//! and tells it the [answer](WriteQueue::answered). The limiter drives it, and so do the simulation
+//! and the model checker.
 //!
 //! * Requests are decided in order of arrival against the newest image. A request that does not fit
 //!   lets a smaller one behind it pass, and is decided anew after the next answer.
-//! * A request is refused only from an image that the table returned, or from a new item that the table
+//! * A request is refused only from an image that the table returned, or from a new item that the
+//!   table
 //!   acknowledged, never from what a write of this process is expected to leave.
-//! * A lost answer leaves all requests of the write in doubt together. They are sent again under the
+//! * A lost answer leaves all requests of the write in doubt together. They are sent again under
+//!   the
 //!   same id until the item shows if the write happened. Where they cannot be (no caller is left, or a
-//!   condition of the write failed), the write becomes *unacked*, and the next write of other requests
-//!   is a *fence*: it requires that the lost one did not happen, and also leaves the lost write's id in
+//!   condition of the write failed), the write becomes *unacked*, and the next write is a
+//!   *fence*: it requires that the lost one did not happen, and also leaves the lost write's id in
 //!   the item. While the item remembers that id, the lost write cannot happen.
 //! * A request whose caller leaves while it waits takes nothing. Where its write is in flight, the
 //!   next write gives its share back. A correction and a lease stand.

@@ -21,21 +21,21 @@ pub struct WriteQueue<W> {
     pub(super) waiting: Vec<Member<W>>,
     /// The call that the table has not answered.
     pub(super) flight: Option<Flight>,
-    /// The write in flight, or in doubt, that requests share. It may have one request alone; upkeep is
-    /// not one.
+    /// The write in flight, or in doubt, that requests share. It may have one request alone; upkeep
+    /// is not one.
     pub(super) shared: Option<SharedWrite<W>>,
     /// Requests that are done, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
     /// Corrections and leases that ended after their callers left, in case they enter again.
     pub(super) ended_without_caller: Vec<(RequestId, Ended)>,
-    /// Ids of lost writes that later writes may have fenced off. If an item remembers such an id, the
-    /// lost write or the fence may have left it there.
+    /// Ids of lost writes that later writes may have fenced off. If an item remembers such an id,
+    /// the lost write or the fence may have left it there.
     pub(super) unusable_ids: Vec<RequestId>,
     /// Writes in a row that other writers came before.
     pub(super) outruns_in_a_row: u32,
-    /// After an outrun write, the next one serves at most this many requests that take: half as many
-    /// as the outrun one.
+    /// After an outrun write, the next one serves at most this many requests that take: half as
+    /// many as the outrun one.
     pub(super) requests_max: usize,
     /// Pauses in a row.
     pub(super) pauses: u32,
@@ -82,9 +82,9 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// The ids that the item of bucket 0 remembered when an attempt was sent: the newest attempt or,
-    /// once an answer was lost, the first whose answer was lost. A later image may show ids that came
-    /// after that attempt.
+    /// The ids in the item of bucket 0 when the newest attempt was sent; once an answer was lost,
+    /// when the first such attempt was sent. A later image may show ids that came after that
+    /// attempt.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
@@ -98,8 +98,8 @@ pub(super) struct SharedWrite<W> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ExtendingExpiry<W> {
     pub(super) done: Vec<(RequestId, W, Done)>,
-    /// True if the item must be read first: a claim moves the expiry itself, so an image that the
-    /// table did not return may be wrong.
+    /// True if the item must be read first: the table did not return the image, and another
+    /// writer's claim may have moved the expiry.
     pub(super) must_look: bool,
     pub(super) tries: u32,
 }

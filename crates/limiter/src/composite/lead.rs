@@ -162,8 +162,8 @@ impl Leader<'_> {
         true
     }
 
-    /// Takes in the answer to a call that no caller waits for, unless another caller has asked again
-    /// meanwhile.
+    /// Takes in the answer to a call that no caller waits for, unless another caller has asked
+    /// again meanwhile.
     pub(super) async fn end_call(mut self) {
         if self.pending_call.is_none() {
             return;
@@ -213,8 +213,8 @@ fn silence() -> TableReply {
     TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
 }
 
-/// A random pause that grows: by round trips if other writers came first and no caller waits for
-/// tokens.
+/// A random pause, longer each time. It is counted in round trips if other writers came first and
+/// no caller waits for tokens.
 fn pause(in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
     let in_a_row = in_a_row.min(12);
     let longest = match corrections_were_outrun {

@@ -194,8 +194,8 @@ impl CallPass<'_> {
         state(self.word) == TRIAL
     }
 
-    /// Notes that the caller left before the answer; true if this was a trial. The store was probed
-    /// before it, and is again.
+    /// Notes that the caller left before the answer; true if this was a trial. Then the breaker is
+    /// open, and the recovery task probes again.
     pub(super) fn end_trial(&self) -> bool {
         self.is_trial() && self.circuit.change(self.word, OPEN).is_some()
     }

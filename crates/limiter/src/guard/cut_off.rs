@@ -15,7 +15,7 @@ use super::guarded::Guard;
 /// The longest deadline of a probe. A call may have one of a day.
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
 
-/// A call that waits for its answer. Dropped before it, the caller has left.
+/// A call that waits for its answer. If it is dropped before the answer, its caller has left.
 struct Unanswered<'g> {
     guard: &'g Arc<Guard>,
     pass: &'g CallPass<'g>,
@@ -32,8 +32,8 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// The one task that probes after such a call. It ends when this is dropped, at the latest with its
-/// runtime.
+/// The mark of the one task that probes after such a call. It is dropped with the task, at the
+/// latest with its runtime.
 struct Probing(Arc<Guard>);
 
 impl Drop for Probing {
@@ -71,7 +71,7 @@ impl Guard {
         });
     }
 
-    /// Probes until an answer, or until as many probes failed as calls that open the breaker.
+    /// Probes until an answer, or until the breaker is open.
     async fn find_outage(self: &Arc<Self>, deadline: Duration) {
         let (mut failures, deadline) = (0, deadline.min(DEADLINE_MAX));
         while !self.health.is_abandoned.load(Ordering::Relaxed)

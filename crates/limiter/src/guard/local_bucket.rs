@@ -55,7 +55,7 @@ pub(super) struct LocalRequest {
 struct UnknownHere(sluicegate_core::LimitName, BucketId);
 
 impl LocalBucket {
-    /// True if the store has granted nothing since this bucket was made.
+    /// True if no grant of the store and no debit was noted since this bucket was made.
     pub(super) fn is_newest(&self, seen: Option<&Arc<LastSeen>>) -> bool {
         match (&self.started_from, seen) {
             (Some(start), Some(seen)) => Arc::ptr_eq(start, seen),

@@ -5,7 +5,8 @@
 //! An answer of the store stands; only without one the limiter's
 //! [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline. During an outage the
 //! breaker refuses calls at once, so that they do not wait for their deadlines; [`BreakerConfig`]
-//! says when. Callers that leave before their deadline find an outage, too (`cut_off.rs`).
+//! says when. After a caller that leaves before its deadline a task probes the store
+//! (`cut_off.rs`).
 
 mod answer;
 mod breaker;

@@ -38,7 +38,8 @@ pub(super) struct BucketLedger {
     unfinished: Option<Box<Unfinished>>,
 }
 
-/// Exists while a task writes, and while a write has no answer.
+/// Exists while a task writes, and while a write has no answer. After a correction in doubt it
+/// stays.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     /// Allows one write at a time.
@@ -205,7 +206,7 @@ impl BucketLedger {
         self.has_unreported_use().then(|| self.unreported_since.age_ms(now_ms))
     }
 
-    pub(super) fn note_in_doubt(&mut self, id: &RequestId) {
+    pub(super) fn note_correction_in_doubt(&mut self, id: &RequestId) {
         let corrections_in_doubt = &mut self.unfinished().corrections_in_doubt;
         if corrections_in_doubt.len() == IN_DOUBT_MAX {
             corrections_in_doubt.remove(0);
@@ -213,7 +214,7 @@ impl BucketLedger {
         corrections_in_doubt.push(id.clone());
     }
 
-    pub(super) fn is_in_doubt(&self, id: &RequestId) -> bool {
+    pub(super) fn is_correction_in_doubt(&self, id: &RequestId) -> bool {
         self.unfinished
             .as_ref()
             .is_some_and(|unfinished| unfinished.corrections_in_doubt.contains(id))

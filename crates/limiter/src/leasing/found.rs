@@ -35,7 +35,8 @@ impl Found {
         Self { parts, until_ms, next: OnceLock::new(), changes }
     }
 
-    /// True if the last comparison is due at most `more_ms` ago. False if the clock was set back.
+    /// True if the next comparison is not due, or has been due for at most `more_ms`. False if the
+    /// clock was set back.
     pub(super) fn is_used_for(&self, more_ms: i64, now_ms: i64) -> bool {
         let left_ms = self.until_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
         (-more_ms..=FOUND_MS).contains(&left_ms)

@@ -240,7 +240,7 @@ impl Store for Leased {
                 if matches!(result, Err(AdjustError::Unavailable(_)))
                     && let Some(ledger) = bucket.ledger().as_mut()
                 {
-                    ledger.note_in_doubt(correction.id);
+                    ledger.note_correction_in_doubt(correction.id);
                 }
                 if matches!(result, Err(AdjustError::Ambiguous(_))) {
                     // The correction counts as made, and is not repeated.
@@ -262,8 +262,10 @@ impl Store for Leased {
         let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         if !rest.is_empty() {
             let demands = bucket.demands(&rest)?;
-            let is_in_doubt =
-                bucket.ledger().as_ref().is_some_and(|ledger| ledger.is_in_doubt(correction.id));
+            let is_in_doubt = bucket
+                .ledger()
+                .as_ref()
+                .is_some_and(|ledger| ledger.is_correction_in_doubt(correction.id));
             if is_in_doubt
                 || !self.leaser.take(&bucket, &demands, None, self.leaser.now_coarse_ms())
             {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::atomic_bucket::{TAKES, TokenPool};
 use super::moment::Moment;
 
-/// The rate is observed for at least this part of the time for which it is to hold.
+/// The rate is observed for at least a twentieth of the time for which it is to hold.
 const SHORTEST: i64 = 20;
 
 /// An end that has passed: tokens with it are never handed out.

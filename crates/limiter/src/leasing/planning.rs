@@ -15,8 +15,8 @@ use super::settings::LeaseSettings;
 use super::times::Times;
 use crate::leasing_store::LeaseOutcome;
 
-/// A lease is at most 8 times the last lease, or 8 times two requests, because one observation proves
-/// little.
+/// Expected use raises a lease to at most 8 times the last lease, or 8 times two requests: one
+/// observation proves little.
 const GROWTH: u64 = 8;
 
 impl LeasedBucket {
@@ -43,8 +43,9 @@ impl LeasedBucket {
             let waited_for = waiters.map_or(0, |waiters| waiters.demand_of(index));
             let waited_for = waited_for.min(largest(limit_ledger, settings));
             let target = size(limit_ledger, expected, settings).max(waited_for);
-            // The tokens of the request come with the lease. Those that the pool has for it, while it
-            // lacks tokens of another limit, go back in the same write: the store may have no others.
+            // The tokens of the request come with the lease. Those that the pool has for it, while
+            // it lacks tokens of another limit, go back in the same write: the store may have no
+            // others.
             let spare = pool.tokens().saturating_sub(asked);
             let soon = || limit_ledger.expected(2 * times.renew_ms);
             // If the tokens end soon, keep those for the time until the new lease arrives.

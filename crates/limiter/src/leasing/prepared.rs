@@ -20,9 +20,10 @@ use crate::request::{AcquireRequest, attempt, wait_for};
 use crate::store::{Cascade, Grant, Request, Store as _};
 
 /// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as
-/// the process holds tokens, it is decided without a call, a lock or an allocation. Every half
-/// second it is compared with the known parent and stored limits, which are looked up once a minute
-/// in the background; `no_cascade` saves that.
+/// the process holds tokens, it is decided without a call; for its own entity also without a lock
+/// or an allocation, unless more must be leased. Every half second it is compared with the known
+/// parent and stored limits, which are looked up once a minute in the background; `no_cascade`
+/// saves that.
 ///
 /// ```
 /// # use sluicegate::{LeaseSettings, Limit, Limiter, MemoryStore};
@@ -74,8 +75,8 @@ impl AcquireRequest<&Limiter> {
 
 impl Prepared {
     /// Takes the tokens if this process holds them; never waits. Otherwise more is leased in the
-    /// background, as long as there were requests lately. For the first request, and for one after a
-    /// pause, await [`acquire`](Self::acquire).
+    /// background, as long as there were requests lately. For the first request, and for one after
+    /// a pause, await [`acquire`](Self::acquire).
     #[inline]
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
         let now_ms = self.leaser().now_coarse_ms();
@@ -156,8 +157,8 @@ impl Prepared {
     }
 
     /// Takes on behalf of another entity, of which this process has seen a request before. A parent
-    /// that the request names stays the same. With [`Cascade::Stored`] it is the entity's own parent:
-    /// this allocates, and has an unknown parent looked up in the background.
+    /// that the request names stays the same. With [`Cascade::Stored`] it is the entity's own
+    /// parent: this allocates, and has an unknown parent looked up in the background.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
         if self.of.request.cascade == Cascade::Stored {
@@ -261,7 +262,8 @@ impl Prepared {
         self.acquire_from_store(Request { entity, ..self.of.request.clone() }).await
     }
 
-    /// Replaces found buckets by the prepared ones of the same name, which the map may have forgotten.
+    /// Replaces found buckets by the prepared ones of the same name, which the map may have
+    /// forgotten.
     fn with_own(&self, mut parts: Vec<LeasedPart>) -> Vec<LeasedPart> {
         for (part, own) in parts.iter_mut().zip(&self.newest().parts) {
             let (found, own) = (&part.bucket, &own.bucket);

@@ -11,9 +11,11 @@ pub struct LeaseSettings {
     /// write then gives the rest back. If there is none for half that time, the rest goes back in a
     /// write of its own.
     pub max_age: Duration,
-    /// A lease takes at least this many times the largest request; 1.
+    /// A lease ahead of need aims at at least this many times the largest request; 1. It takes less
+    /// of a bucket that has little left.
     pub min_requests: u32,
-    /// A lease takes at most this many times the largest request; 1,000,000.
+    /// Beside the tokens of its request, a lease takes at most this many times the largest request;
+    /// 1,000,000.
     pub max_requests: u32,
     /// The most buckets of which tokens are held at once; 100,000. Requests for any other bucket go
     /// to the store, while the longest idle buckets are settled in the background to make room. A
@@ -37,8 +39,8 @@ pub struct LeaseSettings {
 /// | in memory | the counters of the item | |
 /// | on Redis | the counters of the bucket, until it expires; no usage windows, because Redis has no stream | its result is found out while the bucket remembers it and the amounts that it leased |
 ///
-/// If the bucket forgot the write before ([`guide`](crate::guide#lost-answers)), the tokens of the write
-/// are neither handed out nor given back. They are counted in
+/// If the bucket forgot the write before ([`guide`](crate::guide#lost-answers)), the tokens of the
+/// write are neither handed out nor given back. They are counted in
 /// [`Counters::ambiguous`](crate::store::Counters::ambiguous).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -25,8 +25,8 @@ enum Sent {
 }
 
 impl Leaser {
-    /// Leases the tokens that are needed and those that can be used, and settles. If the store cannot
-    /// tell whether a lease was done, it leases again: that one counts as lost.
+    /// Leases the tokens that are needed and those that can be used, and settles. If the store
+    /// cannot tell whether a lease was done, the lease counts as lost, and another one is made.
     pub(super) async fn lease(
         &self,
         turn: &WriteTurn,
