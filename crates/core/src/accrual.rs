@@ -274,11 +274,21 @@ impl Rule {
     /// The balance under this rule of a bucket that had `tokens` under another.
     ///
     /// A calendar limit keeps what was consumed in its period: the difference of the amounts is added
-    /// to what is left, or taken from it. Otherwise a surplus over the new burst is lost.
+    /// to what is left, or taken from it. The balance of another limit does not tell what a period
+    /// consumed, so a limit that becomes a calendar limit is full, less its debt. Otherwise a surplus
+    /// over the new burst is lost.
     pub(crate) fn adopt(self, old: Self, tokens: i128) -> i128 {
-        let (burst, old) = (i128::from(self.burst.get()), i128::from(old.burst.get()));
-        let kept = if self.refill.by_calendar.is_some() { tokens + burst - old } else { tokens };
+        let (burst, old_burst) = (i128::from(self.burst.get()), i128::from(old.burst.get()));
+        let kept = match (old.is_by_calendar(), self.is_by_calendar()) {
+            (true, true) => tokens + burst - old_burst,
+            (false, true) => burst + tokens.min(0),
+            (_, false) => tokens,
+        };
         kept.min(burst)
+    }
+
+    pub(crate) const fn is_by_calendar(self) -> bool {
+        self.refill.by_calendar.is_some()
     }
 
     /// The exact time until the bucket has `asked`: after this time it does, one millisecond earlier it

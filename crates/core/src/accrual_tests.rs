@@ -196,7 +196,15 @@ fn calendar_limit_keeps_what_its_period_consumed_when_its_amount_changes() {
     assert_eq!(month.adopt(more, 20), -80);
     assert_eq!(by_calendar(200, "month@15").adopt(month, 20), 20);
     assert_eq!(rule(100, 1, 1).adopt(month, 180), 100);
-    assert_eq!(more.adopt(rule(100, 1, 1), 40), 240);
+}
+
+#[test]
+fn limit_that_becomes_a_calendar_limit_is_full_less_its_debt() {
+    let month = by_calendar(300, "month");
+    // A raised rate is not full, although nothing was consumed.
+    assert_eq!(month.adopt(rule(10_000, 1, 1), 98), 300);
+    assert_eq!(month.adopt(rule(10_000, 0, 1), 98), 300);
+    assert_eq!(month.adopt(rule(100, 1, 1), -40), 260);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The addition of a refill claim to one balance.
 
-use crate::{Condition, EpochMillis, LimitBalance, LimitName, Millitokens};
+use crate::{Condition, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
 
 /// The time for which a claim serves later writers, in milliseconds: a writer takes from a bucket whose
 /// refill was claimed this recently without another claim.
@@ -22,6 +22,7 @@ impl ClaimInterval {
 }
 
 /// The gain of one balance: the refill between two instants, and the returned tokens.
+#[derive(Clone, Copy)]
 pub(crate) struct Gain {
     pub(crate) since: EpochMillis,
     pub(crate) until: EpochMillis,
@@ -75,6 +76,23 @@ impl Claim {
         // that a debit made meanwhile would not be forgiven.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
+    }
+
+    /// The claim that makes a limit a calendar limit: its first period has what [`Rule::adopt`] says.
+    pub(crate) fn of_first_period(
+        limit: &LimitName,
+        balance: &LimitBalance,
+        rule: Rule,
+        Gain { since, until, returned }: Gain,
+    ) -> Self {
+        let stored = i128::from(balance.tokens.get());
+        let held = Millitokens::saturating(stored + i128::from(returned.get()));
+        let worth = balance.rule.effective(held, since, until);
+        let kept = rule.adopt(balance.rule, worth.get().into());
+        // Computed for exactly this balance: a debt that a debit makes meanwhile counts, a surplus
+        // that it takes does not.
+        let condition = Condition::Exactly(limit.clone(), balance.tokens);
+        Self { tokens: milli(kept - stored), condition }
     }
 }
 

@@ -140,21 +140,21 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         }
         let rule = differences.changed.get(limit).copied().unwrap_or(balance.rule);
         let [amount, returned, counted] = debit.of(limit);
-        // The refill up to now is claimed under the old rule. A calendar limit then moves by the
-        // difference, as in `Rule::adopt`.
-        let by_calendar = rule.refill().calendar().is_some();
-        let cap = balance.rule.burst();
-        let cap = if by_calendar { cap } else { cap.min(rule.burst()) };
+        // The refill up to now is claimed under the old rule.
         let gain = Gain { since, until, returned };
-        // A limit that becomes a calendar limit now leaves no headroom by its old rule: it would
-        // lack those tokens until its first boundary.
-        let interval = if by_calendar { ClaimInterval(0) } else { debit.interval };
-        let mut claim = Claim::of(limit, balance, cap, amount, gain, interval);
-        if rule != balance.rule && by_calendar {
-            let more = i128::from(rule.burst().get()) - i128::from(balance.rule.burst().get());
-            lowers_amount |= more < 0;
-            claim.tokens = milli(i128::from(claim.tokens) + more);
-        }
+        let claim_up_to = |cap| Claim::of(limit, balance, cap, amount, gain, debit.interval);
+        let old_burst = balance.rule.burst();
+        let claim = match (balance.rule.is_by_calendar(), rule.is_by_calendar()) {
+            (true, true) => {
+                // A changed amount moves the balance, as in `Rule::adopt`.
+                let more = i128::from(rule.burst().get()) - i128::from(old_burst.get());
+                lowers_amount |= more < 0;
+                let claim = claim_up_to(old_burst);
+                Claim { tokens: milli(i128::from(claim.tokens) + more), ..claim }
+            }
+            (false, true) => Claim::of_first_period(limit, balance, rule, gain),
+            (_, false) => claim_up_to(old_burst.min(rule.burst())),
+        };
         let tokens =
             i128::from(balance.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
         let floor = debit.floors.of(limit);

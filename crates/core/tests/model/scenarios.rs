@@ -31,6 +31,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "a boundary that forgives",
     "a boundary, clocks apart",
     "a lower amount near a boundary",
+    "a rate that becomes a budget",
     "lost replies",
     "late writes",
     "combined, lost replies",
@@ -293,6 +294,14 @@ fn named(which: &str) -> Protocol {
             let scripts = vec![vec![b.clone(), b.clone()], vec![correct(&[("b", 300)]), b]];
             let ticks = [UNTIL_BOUNDARY_MS - 1, 2];
             first_knows_more(warm(configurations, &[3_000, 900], scripts, &ticks))
+        }
+        "a rate that becomes a budget" => {
+            let mut configurations = two();
+            let budget = by_calendar(1_000, "day/Pacific/Guam");
+            configurations.push(stored(2, &[("a", fast()), ("b", budget)], &[]));
+            let b = take(&[("b", 400)]);
+            let scripts = vec![vec![b.clone(), b.clone()], vec![correct(&[("b", 300)]), b]];
+            first_knows_more(warm(configurations, &[3_000, 200], scripts, &[1, 60_000]))
         }
         "combined, lost replies" => combined(Faults { lost: 1, late: 0, throttled: 0 }),
         "combined, late writes" => combined(Faults { lost: 0, late: 1, throttled: 0 }),

@@ -70,6 +70,8 @@ fn configurations(limits: Limits) -> Vec<Configuration> {
         changed[0] = (limit, rule_of(bx * factor / divisor, ra * factor / divisor, rp));
         changed
     };
+    let mut by_day = base.clone();
+    by_day[0].1 = rule_of(limits[0].1, 0, BY_CALENDAR);
     let (dropped, kept) = base.split_last().unwrap();
     let with_extra = [&base[..], &rules(&[EXTRA])].concat();
     let mut explicit = stored(1, &base, &[]);
@@ -81,7 +83,8 @@ fn configurations(limits: Limits) -> Vec<Configuration> {
         stored(3, &with_first(1, 4), &[]),
         stored(4, &with_extra, &[]),
         stored(5, kept, &[dropped.0, EXTRA.0]),
-        stored(6, &base, &[]),
+        stored(6, &by_day, &[]),
+        stored(7, &base, &[]),
         explicit,
     ]
 }

@@ -156,14 +156,24 @@ impl Exact {
         }
         self.slack += timing.slack(rule).max(timing.slack(self.rule));
         self.withheld = self.withheld.max(timing.withheld(rule));
-        if rule.refill().calendar().is_some() {
-            let more = rule.burst().get() - self.rule.burst().get();
-            self.note_unsure(more);
-            self.tokens += i128::from(more);
+        if rule.refill().calendar().is_some() && self.rule.refill().calendar().is_some() {
+            self.note_unsure(rule.burst().get() - self.rule.burst().get());
         }
+        self.tokens = self.kept_under(rule);
         self.rule = rule;
-        self.tokens = self.tokens.min(rule.burst().get().into());
         self.peak = None;
+    }
+
+    /// The tokens that it has once it follows a rule.
+    fn kept_under(&self, rule: Rule) -> i128 {
+        let burst = |rule: Rule| i128::from(rule.burst().get());
+        let by_calendar = |rule: Rule| rule.refill().calendar().is_some();
+        let kept = match (by_calendar(self.rule), by_calendar(rule)) {
+            (true, true) => self.tokens + burst(rule) - burst(self.rule),
+            (false, true) => burst(rule) + self.tokens.min(0),
+            (_, false) => self.tokens,
+        };
+        kept.min(burst(rule))
     }
 
     /// Takes an amount, or gives back a negative one.
@@ -226,11 +236,8 @@ impl Exact {
     /// True if it certainly covers an amount once it follows a rule. Tokens that accrued since a claim of a moment ago do not
     /// count for a request that lost to it.
     pub(crate) fn covers(&self, amount: i64, rule: Rule) -> bool {
-        let burst = |rule: Rule| i128::from(rule.burst().get());
-        let by_calendar = rule.refill().calendar().is_some();
-        let less = if by_calendar { burst(self.rule) - burst(rule) } else { 0 };
         let unsure = self.slack + self.unsure + self.disputed();
-        self.tokens - less >= i128::from(amount) + unsure + 2 * self.withheld
+        self.kept_under(rule) >= i128::from(amount) + unsure + 2 * self.withheld
     }
 
     /// True if it may pass for full.

@@ -106,9 +106,14 @@ impl Model {
         for (limit, rule) in rules {
             let (old, tokens, consumed) =
                 self.limits.get(limit).copied().unwrap_or((*rule, rule.burst(), 0));
-            let by_calendar = rule.refill().calendar().is_some();
-            let more = if by_calendar { rule.burst().get() - old.burst().get() } else { 0 };
-            let tokens = (tokens.get() + more).min(rule.burst().get()).max(-MILLI_MAX);
+            let (tokens, burst) = (tokens.get(), rule.burst().get());
+            let by_calendar = |rule: Rule| rule.refill().calendar().is_some();
+            let kept = match (by_calendar(old), by_calendar(*rule)) {
+                (true, true) => tokens + burst - old.burst().get(),
+                (false, true) => burst + tokens.min(0),
+                (_, false) => tokens,
+            };
+            let tokens = kept.min(burst).max(-MILLI_MAX);
             self.limits.insert(limit.clone(), (*rule, milli(tokens), consumed));
         }
     }
