@@ -115,8 +115,8 @@ impl WritePlan {
         self.conditions.iter().all(|condition| condition.holds(item))
     }
 
-    /// The item after the write; `None` when a condition does not hold. Also `None` for a plan that
-    /// lost conditions and adds to a limit or an item that does not exist.
+    /// The item after the write; `None` when a condition does not hold. Also `None` for a plan from
+    /// which a test removed conditions, if it adds to a limit or an item that does not exist.
     #[must_use]
     pub fn apply(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
         if self.holds(item) { self.changed(item) } else { None }

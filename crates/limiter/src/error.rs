@@ -33,13 +33,13 @@ pub enum AcquireError {
         attempts: u32,
     },
     /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`] then): 503. A write whose answer was lost may
-    /// take effect; then the tokens are taken, never granted twice.
+    /// [`StoreFailure`] then): 503. A write whose answer was lost may take effect; then the tokens
+    /// are taken, never granted twice.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid
-    /// part came from a client, as names of entities and amounts may. Nothing was taken. The store was
-    /// asked only if a limit is unknown to this process, or its bucket has no room for a limit.
+    /// part came from a client, as names of entities and amounts may. Nothing was taken. The store
+    /// was asked only if a limit is unknown to this process, or its bucket has no room for a limit.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// Permissions, the table or an item must be repaired first: 500.
@@ -245,9 +245,11 @@ pub enum AdjustError {
     /// Other writers prevented the write until time ran out; nothing was done.
     #[error("the bucket was contended or the store throttled: adjust again in a moment")]
     Contended,
-    /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`] then). A debit may have been made; the permit
-    /// sends it again as the same write, which takes effect once.
+    /// The store did not answer in time; or it answered that it failed (the source is a
+    /// [`StoreFailure`]); or an earlier answer was lost, and the store answers now (the source is
+    /// an `AdjustError`). A debit may have been made, and with a key any correction. The permit
+    /// sends it again as the same write, which takes effect once unless the bucket has forgotten
+    /// its id.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The correction is invalid.
@@ -272,9 +274,9 @@ impl AdjustError {
     /// True if the same call on the same permit completes the correction. Otherwise the correction
     /// counts as made ([`Ambiguous`](Self::Ambiguous)) or can never be made.
     ///
-    /// [`Limiter::adjust`](crate::Limiter::adjust) has no permit that remembers the correction. After
-    /// [`Unavailable`](Self::Unavailable) its correction may have been made, and the same call may make
-    /// it twice.
+    /// [`Limiter::adjust`](crate::Limiter::adjust) has no permit that remembers the correction.
+    /// After [`Unavailable`](Self::Unavailable) its correction may have been made, and the same
+    /// call may make it twice.
     #[must_use]
     pub fn may_be_repeated(&self) -> bool {
         match self {

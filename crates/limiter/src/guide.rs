@@ -131,16 +131,18 @@
 //!
 //! Every write carries the id of its request, and the bucket remembers the last four ids. A write
 //! whose answer was lost is sent again under its id, and takes effect once as long as the bucket
-//! remembers that id. After four other writes the bucket has forgotten it; after two, if these
-//! settle lost writes of their own. An acquire then takes its tokens again, which errs on the
+//! remembers that id. After four other writes the bucket has forgotten it; after two, if each of
+//! them also fences a lost write. An acquire then takes its tokens again, which errs on the
 //! restrictive side, and a refund is not repeated; the limiter [counts](crate::store::Counters)
-//! both as ambiguous. A refund that the bucket does not show is repeated. If its first attempt
-//! arrives once the bucket has forgotten the id, the tokens are given back twice; therefore the
-//! limiter counts each refund that it repeats after a lost answer.
+//! both as ambiguous. As long as the bucket can still tell, a refund that it does not show is
+//! repeated. If its first attempt arrives once the bucket has forgotten the id, the tokens are
+//! given back twice; therefore the limiter counts each refund that it repeats after a lost answer.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit
-//! remembers what it did in each bucket, completes what is missing, and does nothing twice
-//! ([`AdjustError::may_be_repeated`](crate::AdjustError::may_be_repeated)).
+//! remembers what it did in each bucket and completes what is missing
+//! ([`AdjustError::may_be_repeated`](crate::AdjustError::may_be_repeated)). It does nothing twice
+//! while the bucket remembers the id of a debit whose answer was lost; after that, the debit may be
+//! made twice.
 //!
 //! # While the store is unavailable
 //!

@@ -36,8 +36,10 @@ pub trait Store: Any + Send + Sync {
     /// bucket remembers the id.
     ///
     /// # Errors
-    /// [`AdjustError::Ambiguous`] if tokens may have been given back; [`AdjustError::Unavailable`]
-    /// if tokens may have been taken, or nothing was done. After any other error, nothing was done.
+    /// [`AdjustError::Ambiguous`] if a correction without a mark may have given tokens back.
+    /// [`AdjustError::Unavailable`] if tokens may have been taken, if a correction with a mark may
+    /// have been made, or if nothing was done; the same call may be repeated. After any other error,
+    /// nothing was done.
     fn adjust<'a>(
         &'a self,
         correction: &'a Correction<'a>,
@@ -84,9 +86,9 @@ pub trait Store: Any + Send + Sync {
         None
     }
 
-    /// The buckets of a request with their newest known images, without a call. `None`: they are not
-    /// known. Only a store that leases answers, because the guard does not see its grants of held
-    /// tokens.
+    /// The buckets of a request with their newest known images, without a call. `None`: they are
+    /// not known. Only a store that leases answers, because the guard does not see its grants of
+    /// held tokens.
     fn known(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
         None
     }
@@ -115,8 +117,8 @@ pub struct Request {
     pub parent_limits: Option<Arc<Rules>>,
     /// The parent from whose bucket the request takes too.
     pub cascade: Cascade,
-    /// The most time that the whole call may take, except for tokens that a compensating cascade gives
-    /// back.
+    /// The most time that the whole call may take, except for tokens that a compensating cascade
+    /// gives back.
     pub deadline: Duration,
 }
 
@@ -179,7 +181,8 @@ pub struct Correction<'a> {
     pub amounts: &'a Amounts,
     /// The limits of the bucket, in case it expired meanwhile.
     pub configuration: &'a Configuration,
-    /// The mark of a correction that is made once; `None`: the id alone keeps it from being made twice.
+    /// The mark of a correction that is made once; `None`: the id alone keeps it from being made
+    /// twice.
     pub mark: Option<&'a Mark>,
     /// The most time that the whole call may take.
     pub deadline: Duration,
@@ -190,13 +193,14 @@ pub struct Correction<'a> {
 pub struct Adjusted {
     /// Limits that the bucket no longer has: nothing was corrected there.
     pub dropped: Vec<LimitName>,
-    /// After an [`AdjustRequest`](crate::request::AdjustRequest): these limits, each with the entity
-    /// whose bucket lacks it (its own or the parent's). Empty after a correction of a permit.
+    /// After an [`AdjustRequest`](crate::request::AdjustRequest): these limits, each with the
+    /// entity whose bucket lacks it (its own or the parent's). Empty after a correction of a
+    /// permit.
     pub dropped_of: Vec<(EntityId, LimitName)>,
     /// True if the correction had to give up its conditions on the balance.
     pub is_forced: bool,
-    /// True if an earlier correction with the same key was made, perhaps by an attempt of this one whose
-    /// answer was lost: see [`AdjustRequest::once`](crate::request::AdjustRequest::once).
+    /// True if an earlier correction with the same key was made, perhaps by an attempt of this one
+    /// whose answer was lost: see [`AdjustRequest::once`](crate::request::AdjustRequest::once).
     pub already_made: bool,
     /// Write units spent.
     pub write_units: f64,

@@ -53,9 +53,10 @@ impl Update {
         format!("{name}{operator}{value}")
     }
 
-    /// Sets the condition: the watermark is absent or below `first`. Returns the SET clauses: the
-    /// watermark and the index keys. By this condition a window counts a record once.
-    fn condition_on_watermark(
+    /// Sets the condition that the watermark is absent or below `first`. Returns the SET clauses
+    /// that advance the watermark to `last` and set the index keys. By this condition a window
+    /// counts a record once.
+    fn advance_watermark_if_below(
         &mut self,
         group: &WindowGroup<'_>,
         first: &SequenceNumber,
@@ -79,8 +80,8 @@ impl Update {
         sets
     }
 
-    /// Ends the expression, which has SET clauses, with the expiry of a window. A window that is kept
-    /// for ever loses the one that an earlier setting gave it.
+    /// Ends the expression, which has SET clauses, with the expiry of a window. A window that is
+    /// kept for ever loses the one that an earlier setting gave it.
     fn expire(&mut self, expiry_s: Option<i64>) {
         let clause = match expiry_s {
             Some(expiry_s) => format!(", {}", self.term(keys::TTL, " = ", number(expiry_s))),
@@ -89,7 +90,8 @@ impl Update {
         self.expression.push_str(&clause);
     }
 
-    /// Sets the condition that an entry is open and that exactly `counted` of its limits are counted.
+    /// Sets the condition that an entry is open and that exactly `counted` of its limits are
+    /// counted.
     fn require_open(&mut self, counted: usize) {
         let state = self.term(keys::STATE, " = ", text(keys::OPEN));
         let limits = if counted == 0 {
@@ -119,7 +121,7 @@ pub(crate) fn count(
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
-    let mut sets = built.condition_on_watermark(group, &update.first, &update.last);
+    let mut sets = built.advance_watermark_if_below(group, &update.first, &update.last);
     for (limit, amount) in amounts.iter().take(AMOUNTS_MAX) {
         sets.push_str(", ");
         sets.push_str(&built.term(keys::amount_attribute(limit), " = ", number(amount.get())));
@@ -152,7 +154,7 @@ pub(crate) fn advance_watermark(
     expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let sets = built.condition_on_watermark(group, first, last);
+    let sets = built.advance_watermark_if_below(group, first, last);
     built.expression = format!("SET {sets}");
     built.expire(expiry_s);
     built
@@ -172,8 +174,8 @@ pub(crate) fn count_quarantined(
     for (limit, milli) in limits {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
-    // Also zero, which creates the attribute: `UsageWindow::from_item` refuses a window with sums and
-    // without it.
+    // Also zero, which creates the attribute: `UsageWindow::from_item` refuses a window with sums
+    // and without it.
     adds.push(built.term(keys::EVENTS, " ", number(record_count)));
     let sets = built.index_clauses(group).join(", ");
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));

@@ -80,10 +80,10 @@ struct Change {
     new: Item,
 }
 
-/// The whole amounts of the limits whose calendar is this kind of window, each from the newest record
-/// that names the limit. Newer records that do not name it are ignored, because the bucket may have
-/// dropped the limit. The records are those of
-/// one window, oldest first.
+/// For each calendar limit whose period is this kind of window: the amount that it has for a
+/// period, from the newest record that names the limit. Newer records that do not name it are
+/// ignored, because the bucket may have dropped the limit. The records are those of one window,
+/// oldest first.
 #[must_use]
 pub fn calendar_amounts(
     records: &[Arc<RecordDeltas<'_>>],
@@ -203,8 +203,8 @@ mod tests {
     }
 
     proptest! {
-        /// A window may go through any sums and be looked at at any of them: it claims each threshold
-        /// once, the last look is complete, and nothing is claimed that was not reached.
+        /// A window may go through any sums and be looked at at any of them: it claims each
+        /// threshold once, the last look is complete, and nothing is claimed that was not reached.
         #[test]
         fn each_threshold_is_claimed_once(
             thresholds in proptest::collection::vec(threshold(), 1..=10),

@@ -6,8 +6,8 @@ use crate::{ClaimInterval, CompositeBucket, EpochMillis};
 /// 1024ths. A write without a claim shows in neither.
 ///
 /// With many processes on one bucket every image is out of date. From earlier answers the queue
-/// chooses one of three: to trust the image, to assume that another process has claimed since, or to
-/// read first.
+/// chooses one of three: to trust the image, to assume that another process has claimed since, or
+/// to read first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ContentionEstimate {
     /// The share of answers that showed a claim of another process within the last interval.
@@ -18,8 +18,9 @@ pub struct ContentionEstimate {
 
 const WHOLE: u32 = 1_024;
 /// An observation of other writers moves a share up by half of the way to the whole; an observation
-/// that there are none moves it down by a quarter. To expect other writers in vain costs a write, and
-/// so does to miss them; processes that share a bucket do so for a while.
+/// that there are none moves it down by a quarter. Expecting writers that do not come costs one
+/// write, and so does not expecting those that come; processes that share a bucket do so for a
+/// while.
 const UP: u32 = 2;
 const DOWN: u32 = 4;
 

@@ -42,8 +42,8 @@ pub(super) struct Draft {
     pub(super) corrects: bool,
     pub(super) corrects_upward: bool,
     /// True if it has no conditions on the balance but its range. In a bucket that has filled up
-    /// since the last claim, such a debit may have no effect: it makes room, and the next claim
-    /// fills that with refill from before it.
+    /// since the last claim, such a debit may have no effect: the next claim refills what it took
+    /// with refill from before the debit, which a full bucket would have lost.
     pub(super) is_forced: bool,
 }
 

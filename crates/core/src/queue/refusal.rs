@@ -1,4 +1,4 @@
-//! Refuses requests: from recent images at once, after a lost race, and after their turn.
+//! Refuses requests: at once from a recent image, after an outrun, and after being passed over.
 
 use super::bucket::QueueBucket;
 use super::member::Member;
@@ -78,8 +78,8 @@ impl<W> WriteQueue<W> {
     }
 
     /// True if the image of a bucket may refuse a request. Either the image answers a call sent
-    /// after the request entered, or it is recent and no lost write may have changed the bucket
-    /// since.
+    /// after the request entered, or it is recent and no lost write of this queue may have changed
+    /// the bucket since. (A lost write of another queue is as one of another process.)
     fn image_may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
         let is_recent = || {
             let known = self.buckets[index].known.as_ref();

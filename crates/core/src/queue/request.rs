@@ -68,8 +68,8 @@ pub enum Outcome {
     /// The answer to a write was lost, and nothing can tell any more if it took effect. An acquire
     /// or a debit ends so only if later answers were lost as well; otherwise it is written again.
     Ambiguous,
-    /// Every attempt failed. An attempt fails because another writer came first or the table was
-    /// throttled.
+    /// No attempt is known to have succeeded, and none is left. An attempt fails because another
+    /// writer came first or the table was throttled.
     Contended {
         /// True if an attempt may have taken effect, or may still.
         is_in_doubt: bool,

@@ -21,8 +21,8 @@ pub struct WriteQueue<W> {
     pub(super) waiting: Vec<Member<W>>,
     /// The call that the table has not answered.
     pub(super) flight: Option<Flight>,
-    /// The write in flight, or in doubt, that requests share. It may have one request alone; upkeep
-    /// is not one.
+    /// The write of requests that is in flight or in doubt, also if it serves one request alone.
+    /// Upkeep is never here; it is in `flight`.
     pub(super) shared: Option<SharedWrite<W>>,
     /// Requests that are done, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
@@ -82,9 +82,9 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// The ids in the item of bucket 0 when the newest attempt was sent; once an answer was lost,
-    /// when the first such attempt was sent. A later image may show ids that came after that
-    /// attempt.
+    /// The ids in the newest known image of bucket 0 when the newest attempt was sent; once an
+    /// answer was lost, when the first such attempt was sent. The item may have had newer ids. Then
+    /// the write counts as forgotten earlier, never later.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,

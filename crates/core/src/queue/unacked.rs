@@ -1,5 +1,5 @@
-//! Writes whose answers were lost and that are no longer sent again: they may have happened, and may
-//! still.
+//! Writes whose answers were lost and that are no longer sent again: they may have happened, and
+//! may still.
 
 use super::member::Member;
 use super::request::{BucketDemand, Purpose, QueuedRequest};
@@ -9,8 +9,8 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct UnackedWrite {
     pub(super) id: RequestId,
-    /// Ids that the item of bucket 0 remembered when the write was sent, or when it last counted as
-    /// ambiguous.
+    /// The ids in the newest known image of bucket 0 when the write was sent, or when it last
+    /// counted as ambiguous.
     pub(super) ids_before: Vec<RequestId>,
     pub(super) requests: Vec<UnackedRequest>,
 }
@@ -59,10 +59,10 @@ impl UnackedRequest {
     }
 }
 
-/// True if the image can no longer tell whether a lost write happened. Either there is no item, or the
-/// item's list of ids is full and has none of `ids_before`, the ids from before the write: then `id` may
-/// have come and gone. If `id` itself is among them, it does not count: a repetition that was
-/// acknowledged may have put it into the list again.
+/// True if the image can no longer tell whether a lost write happened. Either there is no item, or
+/// the item's list of ids is full and has none of `ids_before`, the ids from before the write: then
+/// `id` may have come and gone. `id` itself is left out of this comparison: a repetition may have
+/// put it back into the list.
 pub(super) fn may_be_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

@@ -1,8 +1,8 @@
 //! Corrects grants. A correction is never refused. It gives up its conditions on the balance
 //! after twelve attempts, or when three quarters of its time have passed.
 //!
-//! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the
-//! id ([`guide`](crate::guide#lost-answers)). Once it has forgotten the id, tokens may be given back
+//! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the id
+//! ([`guide`](crate::guide#lost-answers)). Once it has forgotten the id, tokens may be given back
 //! twice; where that is possible, the correction is counted as ambiguous.
 
 use std::sync::Arc;
@@ -94,10 +94,11 @@ impl<T: Table> CompositeStore<T> {
         context.cost += cost;
         match outcome {
             Outcome::Done(done) => Ok(Self::done(done, context)),
-            // A repetition finds the mark, or makes the correction; one without a mark takes twice at
-            // worst.
+            // With a mark, a repetition finds the mark or makes the correction. Without one this is
+            // a debit, which a repetition takes twice at worst.
             Outcome::Ambiguous if correction.mark.is_some() || !gives_back(correction.amounts) => {
-                // The item was read, so this is no outage.
+                // `Unavailable` around an error of the limiter: in doubt, and may be repeated. The
+                // guard does not take it for an outage.
                 let forgotten = AdjustError::Ambiguous("the item no longer shows the write".into());
                 Err(AdjustError::Unavailable(forgotten.into()))
             }
@@ -111,6 +112,7 @@ impl<T: Table> CompositeStore<T> {
             Outcome::Contended { is_in_doubt } => {
                 Err(self.error_if_in_doubt(correction, is_in_doubt, AdjustError::Contended))
             }
+            // The other outcomes are an acquire's or a lease's.
             _ => Err(AdjustError::Contended),
         }
     }
@@ -127,8 +129,9 @@ impl<T: Table> CompositeStore<T> {
         Corrected { adjusted, image, attempts: context.cost.attempts }
     }
 
-    /// The error for the caller. If a refund may have been made, or may still be, it is `Ambiguous`,
-    /// and the caller must not try again. After any other error but `Unavailable`, nothing was done.
+    /// The error for the caller. If a refund without a mark may have been made, or may still be, it
+    /// is `Ambiguous`, and the caller must not try again. After any other error but `Unavailable`,
+    /// nothing was done.
     fn error_if_in_doubt(
         &self,
         correction: &Correction<'_>,

@@ -250,8 +250,8 @@ impl Levels {
         levels.map(|(scope, _)| ItemKey::Limits(scope.clone()))
     }
 
-    /// Takes in an answer.
-    pub(super) fn take(&mut self, scope: &LimitsScope, answer: Dated<StoredLimits>) {
+    /// Remembers the answer for a level.
+    pub(super) fn learn(&mut self, scope: &LimitsScope, answer: Dated<StoredLimits>) {
         let mut levels = self.scopes.iter().zip(&mut self.answers);
         if let Some((_, level)) = levels.find(|(known, _)| *known == scope) {
             *level = Some(answer);

@@ -22,8 +22,8 @@ use crate::lock::lock;
 use crate::metered;
 use crate::table::TableError;
 
-/// All callers of a lane wait for its one call, so after some time without an answer it asks again. That
-/// time is twice the last answer's, doubled after each silence, within these bounds.
+/// All callers of a lane wait for its one call, so after some time without an answer it asks again.
+/// That time is twice the last answer's, doubled after each silence, within these bounds.
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(500);
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// A leader may be late by this much before another caller takes over: the leader's owner may not
@@ -60,8 +60,8 @@ pub(super) struct LaneState {
     pub(super) answer_time: Duration,
     /// The number of the table's answers.
     pub(super) replies: u64,
-    /// The time of the last action, by the clock of its leader.
-    pub(super) last_acted_at: EpochMillis,
+    /// The time of the last action or answer, by the clock of the leader of that time.
+    pub(super) last_event_at: EpochMillis,
     /// True if several callers waited for the last answer.
     pub(super) had_several_waiters: bool,
 }
@@ -94,7 +94,7 @@ impl Lane {
             quickest: QUICKEST_MAX,
             answer_time: ANSWER_TIME_MIN,
             replies: 0,
-            last_acted_at: EpochMillis::MIN,
+            last_event_at: EpochMillis::MIN,
             had_several_waiters: false,
         };
         Self { buckets, images, state: Mutex::new(state), free: Notify::new() }
@@ -177,8 +177,8 @@ impl Lane {
             state.last_write = None;
         }
         state.table_error = reply.table_error.map(Arc::new);
-        state.last_acted_at = clock.map_or(state.last_acted_at, Clock::now);
-        state.queue.answered(reply.answer, state.last_acted_at);
+        state.last_event_at = clock.map_or(state.last_event_at, Clock::now);
+        state.queue.answered(reply.answer, state.last_event_at);
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = state.queue.known(index) {
                 image.learn_if_newer(known.clone());
@@ -192,7 +192,7 @@ impl Lane {
     pub(super) fn drop_call_for_nobody(state: &mut LaneState) {
         if Self::has_call_for_nobody(state) {
             state.pending_call = None;
-            state.queue.answered(Answer::Lost, state.last_acted_at);
+            state.queue.answered(Answer::Lost, state.last_event_at);
         }
     }
 

@@ -30,8 +30,8 @@ impl Lane {
             }
             // The old leader has the call, and may never poll it.
             if state.queue.is_asking() {
-                let last_acted_at = state.last_acted_at;
-                state.queue.answered(Answer::Lost, last_acted_at);
+                let last_event_at = state.last_event_at;
+                state.queue.answered(Answer::Lost, last_event_at);
             }
         }
         state.term += 1;
@@ -118,8 +118,8 @@ impl Leader<'_> {
                     return true;
                 }
                 self.lane.adopt_images(state);
-                state.last_acted_at = clock.now();
-                let action = state.queue.next(state.last_acted_at, &mut new_id);
+                state.last_event_at = clock.now();
+                let action = state.queue.next(state.last_event_at, &mut new_id);
                 self.lane.dispatch(state, calls);
                 let due_at = Instant::now() + state.answer_time + LATE_MAX;
                 state.leader_due_at = Some(due_at);

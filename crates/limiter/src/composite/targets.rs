@@ -115,13 +115,13 @@ impl<T: Table> CompositeStore<T> {
             for learned in look_up.boxed().await? {
                 match (learned, &mut levels) {
                     (Learned::Entity(known), _) => record = known,
-                    (Learned::Limits(scope, answer), Some(levels)) => levels.take(&scope, answer),
+                    (Learned::Limits(scope, answer), Some(levels)) => levels.learn(&scope, answer),
                     (Learned::Limits(..), None) => {}
                 }
             }
         }
         let configuration =
-            remembered.unwrap_or_else(|| resolve_configuration(&entry, wanted.explicit, levels));
+            remembered.unwrap_or_else(|| resolve_and_remember(&entry, wanted.explicit, levels));
         let target = BucketRequest { bucket, amounts: amounts.clone(), configuration, entry };
         Ok((target, record))
     }
@@ -206,7 +206,7 @@ impl<T: Table> CompositeStore<T> {
         let _turn = self.directory.refreshes.try_acquire().ok()?;
         let levels = self.directory.levels(bucket, context.now());
         if levels.are_known() {
-            let known = resolve_configuration(entry, &configuration.explicit, Some(levels));
+            let known = resolve_and_remember(entry, &configuration.explicit, Some(levels));
             if !known.is_behind(image) {
                 return Some(known);
             }
@@ -225,7 +225,7 @@ impl<T: Table> CompositeStore<T> {
         self.learn_levels(&keys, &found, &mut levels, context.now())
             .inspect_err(|error| tracing::warn!(%bucket, %error, "stored limits cannot be used"))
             .ok()?;
-        let known = resolve_configuration(entry, &configuration.explicit, Some(levels));
+        let known = resolve_and_remember(entry, &configuration.explicit, Some(levels));
         if !known.is_behind(image) {
             return Some(known);
         }
@@ -248,7 +248,7 @@ impl<T: Table> CompositeStore<T> {
             if let Some(Learned::Limits(scope, answer)) =
                 self.directory.learn(key, item.as_ref(), Consistency::Strong, now)?
             {
-                levels.take(&scope, answer);
+                levels.learn(&scope, answer);
             }
         }
         Ok(())
@@ -266,16 +266,17 @@ impl<T: Table> CompositeStore<T> {
             self.look_up(&target.bucket, &target.entry, keys, Consistency::Strong, context).await?
         {
             if let Learned::Limits(scope, answer) = learned {
-                levels.take(&scope, answer);
+                levels.learn(&scope, answer);
             }
         }
         target.configuration =
-            resolve_configuration(&target.entry, &target.configuration.explicit, Some(levels));
+            resolve_and_remember(&target.entry, &target.configuration.explicit, Some(levels));
         Ok(())
     }
 }
 
-fn resolve_configuration(
+/// Puts the limits of all levels together, and remembers the result in the entry.
+fn resolve_and_remember(
     entry: &Entry,
     explicit: &Arc<Rules>,
     levels: Option<Levels>,

@@ -18,8 +18,8 @@ use crate::store_error::{BoxError, described};
 /// How an acquire was granted.
 #[derive(Debug)]
 pub(crate) enum Granted {
-    /// The store granted it.
-    ByStore(Grant),
+    /// From tokens that the store has counted: by a call, or leased before.
+    Counted(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
@@ -48,14 +48,14 @@ impl Guard {
     ) -> Result<Granted, AcquireError> {
         let Some(pass) = self.begin_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
-                return Ok(Granted::ByStore(grant));
+                return Ok(Granted::Counted(grant));
             }
             let not_asked = self.health.not_asked();
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
         let begin = Instant::now();
-        let result = self.answer_of(&pass, request.deadline, acquire()).await;
+        let result = self.watch_call(&pass, request.deadline, acquire()).await;
         match &result {
             Ok(grant) if grant.is_held() => drop(pass),
             result => {
@@ -68,7 +68,7 @@ impl Guard {
                 if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().note(request, &grant.parts);
                 }
-                Ok(Granted::ByStore(grant))
+                Ok(Granted::Counted(grant))
             }
             Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };
@@ -101,7 +101,7 @@ impl Guard {
         }
         let begin = Instant::now();
         let call = self.store.adjust(correction, &self.clock);
-        let result = self.answer_of(&pass, correction.deadline, call).await;
+        let result = self.watch_call(&pass, correction.deadline, call).await;
         metered::answered("correct", begin.elapsed());
         self.note(pass, &result);
         result
@@ -117,7 +117,7 @@ impl Guard {
         };
         let begin = Instant::now();
         let call = self.store.peek(request, &self.clock);
-        let result = self.answer_of(&pass, request.deadline, call).await;
+        let result = self.watch_call(&pass, request.deadline, call).await;
         metered::answered("peek", begin.elapsed());
         self.note(pass, &result);
         result

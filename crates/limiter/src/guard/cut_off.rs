@@ -15,18 +15,18 @@ use super::guarded::Guard;
 /// The longest deadline of a probe. A call may have one of a day.
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
 
-/// A call that waits for its answer. If it is dropped before the answer, its caller has left.
-struct Unanswered<'g> {
+/// A call on the store. If it is dropped before it ends, its caller has left.
+struct CallInProgress<'g> {
     guard: &'g Arc<Guard>,
     pass: &'g CallPass<'g>,
     deadline: Duration,
-    is_answered: bool,
+    has_ended: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for CallInProgress<'_> {
     fn drop(&mut self) {
         // After a trial the recovery task probes.
-        if !self.is_answered && !self.pass.end_trial() {
+        if !self.has_ended && !self.pass.end_trial() {
             self.guard.probe_after_cut_off(self.deadline);
         }
     }
@@ -45,16 +45,16 @@ impl Drop for Probing {
 impl Guard {
     /// Awaits a call on the store that ends by this deadline, and notices if its caller leaves
     /// before.
-    pub(super) async fn answer_of<T>(
+    pub(super) async fn watch_call<T>(
         self: &Arc<Self>,
         pass: &CallPass<'_>,
         deadline: Duration,
         call: impl Future<Output = T>,
     ) -> T {
-        let mut unanswered = Unanswered { guard: self, pass, deadline, is_answered: false };
-        let answer = call.await;
-        unanswered.is_answered = true;
-        answer
+        let mut in_progress = CallInProgress { guard: self, pass, deadline, has_ended: false };
+        let result = call.await;
+        in_progress.has_ended = true;
+        result
     }
 
     fn probe_after_cut_off(self: &Arc<Self>, deadline: Duration) {
@@ -79,7 +79,8 @@ impl Guard {
         {
             let checked = self.store.check(&self.clock, deadline).await;
             if is_answer(&checked) {
-                // The answer to a read makes up for failed probes, and for no failed call.
+                // This clears the failures of these probes. If a call failed meanwhile, it clears
+                // none.
                 return self.health.circuit.forgive_up_to(failures);
             }
             failures += 1;

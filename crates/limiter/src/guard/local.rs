@@ -2,8 +2,8 @@
 //!
 //! They start from the last grant of the store, or full if none is known, and follow the same
 //! arithmetic. So one limiter admits from a bucket no more than the store would have admitted to it
-//! alone, if a grant is known and nothing was corrected since. Tokens taken from them are debited at
-//! the store later: see [`super::pending_debits`].
+//! alone, if a grant is known and nothing was corrected since. Tokens taken from them are debited
+//! at the store later: see [`super::pending_debits`].
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,8 +80,8 @@ impl Local {
         }
     }
 
-    /// Subtracts a debit that was made from the last grant, if that came before it: the next outage
-    /// begins with the result.
+    /// A debit was made at the store: subtracts it from the remembered last grant, if the grant is
+    /// older than the debit. The next outage begins with the result.
     pub(super) fn note_debited(
         &self,
         bucket: &BucketId,
@@ -137,9 +137,9 @@ impl Local {
         Ok(parts)
     }
 
-    /// Takes from a single bucket without copying it. This works if an earlier request took from the
-    /// bucket by the same limits: the usual case of an outage. `None`, and nothing is taken: this
-    /// function cannot decide the request.
+    /// Takes from a single bucket without copying it. This works if an earlier request took from
+    /// the bucket by the same limits: the usual case of an outage. `None`, and nothing is taken:
+    /// this function cannot decide the request.
     fn take_in_place(
         &self,
         request: &Request,
@@ -244,7 +244,8 @@ impl Local {
         LocalRequest { bucket, amounts: amounts.clone(), configuration, seen }
     }
 
-    /// The newest image: the one of this process, or the store's last grant less the pending debits.
+    /// The newest image: the one of this process, or the store's last grant less the pending
+    /// debits.
     fn image(
         &self,
         own: Option<&LocalBucket>,
@@ -263,8 +264,8 @@ impl Local {
     }
 }
 
-/// The bucket after a debit at `now`. First comes the refill until then, which the burst caps: a debit
-/// of the balance of long ago would be refilled.
+/// The bucket after a debit at `now`. First comes the refill until then, which the burst caps: a
+/// debit of the balance of long ago would be refilled.
 fn debited(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> CompositeBucket {
     let mut image = image.clone();
     for (limit, balance) in &mut image.limits {

@@ -296,7 +296,7 @@ impl Prepared {
             None => ask().await,
         };
         let from = match result {
-            Ok(Granted::ByStore(grant)) => Source::Resolved(Box::new(grant)),
+            Ok(Granted::Counted(grant)) => Source::Resolved(Box::new(grant)),
             Ok(Granted::Degraded(degraded, parts)) => Source::Degraded(Box::new((degraded, parts))),
             Err(error) => Source::Shadowed(Box::new(self.of.limiter.shadowed(error)?)),
         };

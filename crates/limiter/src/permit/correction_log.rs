@@ -64,7 +64,7 @@ impl CorrectionLog {
         self.taken.of(limit)
     }
 
-    /// The tokens of a limit by the calls that succeeded.
+    /// The tokens taken of a limit, by the acquire and by the corrections that succeeded.
     pub(super) fn corrected(&self, limit: &LimitName) -> Millitokens {
         let surplus = i128::from(self.surplus.of(limit));
         Millitokens::saturating(i128::from(self.taken.of(limit)) - surplus)

@@ -117,17 +117,17 @@ impl<L> AcquireRequest<L> {
     /// checked once. A limit named here wins over a stored one. An acquire does not read stored
     /// limits if every requested limit is named here, unless the bucket has no room for one.
     ///
-    /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at most,
-    /// and every refill claims each of them. A requested limit that does not fit is refused with
-    /// [`InvalidRequest::BucketFull`]; other limits that do not fit are left out.
+    /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at
+    /// most, and every refill claims each of them. A requested limit that does not fit is refused
+    /// with [`InvalidRequest::BucketFull`]; other limits that do not fit are left out.
     pub fn limits(mut self, limits: impl IntoLimits) -> Self {
         limits.add_to(&mut self.limits);
         self
     }
 
     /// Takes from this parent's bucket of the same resource too: from both or from none, as
-    /// [`CascadeMode`](crate::settings::CascadeMode) says. The parent is not asked for a limit that it
-    /// does not have.
+    /// [`CascadeMode`](crate::settings::CascadeMode) says. The parent is not asked for a limit that
+    /// it does not have.
     pub fn cascade_to(mut self, parent: impl AsRef<str>) -> Self {
         self.cascade = Some(CascadeTo::Parent(SmolStr::new(parent)));
         self
@@ -145,18 +145,18 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// Waits for the tokens if they come within this time, first come first served among the
-    /// tasks of this limiter and its clones that wait for the same entity and resource. The first
-    /// of them asks again when the `retry_after` of its refusal is over, and once a minute until then;
-    /// if other callers use the bucket, it may have to wait again.
+    /// Waits for the tokens if they come within this time, first come first served among the tasks
+    /// of this limiter and its clones that wait for the same entity and resource. The first of them
+    /// asks again when the `retry_after` of its refusal is over, and once a minute until then; if
+    /// other callers use the bucket, it may have to wait again.
     pub fn wait_up_to(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// The most time that this call may take, and each correction of its permit, counted as by
-    /// [`LimiterBuilder::deadline`](crate::LimiterBuilder::deadline). It also replaces the longer
-    /// connect deadline of a process's first call.
+    /// The most time for this call, and for each correction of its permit.
+    /// [`LimiterBuilder::deadline`](crate::LimiterBuilder::deadline) says what counts. It also
+    /// replaces the longer connect deadline of a process's first call.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(as_deadline(deadline));
         self
@@ -237,7 +237,7 @@ impl AcquireRequest<&Limiter> {
             None => ask().await,
         };
         let result = match result {
-            Ok(Granted::ByStore(grant)) => Ok(Permit::granted(limiter, correction_time, grant)),
+            Ok(Granted::Counted(grant)) => Ok(Permit::granted(limiter, correction_time, grant)),
             Ok(Granted::Degraded(degraded, parts)) => {
                 Ok(Permit::degraded_by(limiter, correction_time, degraded, parts))
             }

@@ -41,7 +41,7 @@ pub(crate) async fn attempt(
 
 fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     match result {
-        Ok(Granted::ByStore(grant)) => {
+        Ok(Granted::Counted(grant)) => {
             if let Some(path) = grant.cost.path {
                 span.record("path", path.as_str());
             }
@@ -61,8 +61,8 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     }
 }
 
-/// The request at the head of a line asks at least this often. So it learns of a raised limit at most a
-/// minute later than a new request does.
+/// The request at the head of a line asks at least this often. So it learns of a raised limit at
+/// most a minute later than a new request does.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
 /// Asks now or, in its turn, when the tokens are there.
