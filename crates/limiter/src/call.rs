@@ -30,9 +30,9 @@ pub(crate) struct CallContext<'a> {
     pub(crate) deadline: Instant,
     pub(crate) cost: Cost,
     pause: Duration,
-    /// The duration of the quickest call on the table, [`PAUSE_MAX`] at most.
+    /// The duration of its quickest table call, [`PAUSE_MAX`] at most.
     quickest: Duration,
-    /// The newest error of the table, if no call succeeded after it.
+    /// The newest error of the table, if no table call succeeded after it.
     table_error: Option<TableError>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> CallContext<'a> {
         Self::under(new_id(), clock, time)
     }
 
-    /// A call that reads only: it needs no id of its own.
+    /// A call that only reads: it needs no id of its own.
     #[cfg(feature = "leasing")]
     pub(crate) fn reading(clock: &'a dyn Clock, time: Duration) -> Self {
         Self::under(RequestId::from_bits(0), clock, time)

@@ -6,7 +6,7 @@
 //! the window too, which costs nothing more.
 //!
 //! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not a
-//! number, or the records name too many limits for an expression), one transaction puts the entries
+//! number, or one record alone names more limits than an expression holds), one transaction puts the entries
 //! of its first records into quarantine and advances the watermark to the last of them. A later
 //! delivery then cannot count the records that a recount will count.
 

@@ -101,8 +101,9 @@ impl<W> WriteQueue<W> {
             self.waiting.push(member);
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        // If no member has a caller, all members are refunds. They are sent alone only for a caller
-        // that waits for their tokens. If it needs an upkeep or a read first, that comes first.
+        // Members without a caller give back tokens for callers that left. They are sent alone only
+        // if another caller waits for their tokens. If its request needs an upkeep or a read, that is
+        // sent first.
         let needs_refunds = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || needs_refunds && !members.is_empty() {
             return self.launch(draft, members, now, new_id);

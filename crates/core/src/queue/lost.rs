@@ -8,7 +8,8 @@ use super::unacked::{UnackedWrite, may_be_forgotten};
 use crate::RequestId;
 
 impl<W> WriteQueue<W> {
-    /// Ends the shared write if an image shows it, or if no image can show it any more.
+    /// Finishes the shared write if an image shows it. If no image can show it any more, it becomes
+    /// unacked, and its requests wait again.
     pub(super) fn resolve_lost_write(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
@@ -53,7 +54,8 @@ impl<W> WriteQueue<W> {
     }
 
     /// Resolves the unacked writes, newest first. An image may show the id of one, or may no longer
-    /// be able to show it. If one happened, the earlier ones did not, because it fenced them.
+    /// be able to show it. One that happened has fenced the earlier ones: they end as in
+    /// [`end_unacked`](Self::end_unacked).
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
             // An unacked write happened. The shared write requires that it did not, so the shared
@@ -69,7 +71,8 @@ impl<W> WriteQueue<W> {
             }
             let image = self.buckets[0].image();
             if may_be_forgotten(&write.ids_before, image, &write.id) {
-                // It counts as ambiguous now, and again only after four more writes.
+                // It counts as ambiguous now, and again only once the item has forgotten all ids
+                // that it has now.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 // An acquire or a debit that is made twice takes too much; a refund or a lease

@@ -11,14 +11,14 @@ use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
     /// Refuses a request that a recent image cannot serve, also while a write is in flight. It
-    /// refuses nothing while a waiting request gives tokens back, or while the write in flight
-    /// gives tokens back, is upkeep, or repeats a lost one.
+    /// refuses nothing while a waiting request gives tokens back, while a write that gives tokens
+    /// back is in flight or in doubt, while any write is in doubt, or while upkeep is in flight.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
-        let is_repeating = self.shared.as_ref().is_some_and(|shared| shared.is_in_doubt);
-        let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_repeating;
+        let is_in_doubt = self.shared.as_ref().is_some_and(|shared| shared.is_in_doubt);
+        let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_in_doubt;
         if member.request.purpose != Purpose::Acquire
             || !can_refuse_now
             || self.waiting.iter().any(Member::returns_tokens)
@@ -93,8 +93,8 @@ impl<W> WriteQueue<W> {
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
     /// Without this rule every process would write again, to claim a few milliseconds of refill.
     ///
-    /// The last claim must be younger than the claim interval. If it was made before this call
-    /// began, it must be younger than `refusal_age_max_ms`, too.
+    /// The last claim must be younger than the claim interval. If it was made before this request
+    /// came (`started_at`), it must be younger than `refusal_age_max_ms`, too.
     pub(super) fn refusal_after_outrun(
         &self,
         member: &Member<W>,

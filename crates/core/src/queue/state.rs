@@ -82,9 +82,9 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// The ids in the newest known image of bucket 0 when the newest attempt was sent; once an
-    /// answer was lost, when the first such attempt was sent. The item may have had newer ids. Then
-    /// the write counts as forgotten earlier, never later.
+    /// The ids in the newest known image of bucket 0 when the newest attempt was sent. From the
+    /// first lost answer on, they stay those of that attempt. If the item had newer ids by then,
+    /// the write is taken for forgotten too early, never too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,

@@ -8,7 +8,7 @@ use sluicegate_core::{
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::{error_at_deadline, in_doubt_if, setup_error};
+use super::request_error::{error_at_deadline, in_doubt_if, setup_error};
 use super::table_call::{Expired, Resolved};
 use crate::call::{CallContext, new_id};
 use crate::error::{AcquireError, InvalidRequest};

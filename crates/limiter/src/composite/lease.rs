@@ -14,8 +14,8 @@ use sluicegate_core::{
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::{error_at_deadline, setup_error};
 use super::lane::Lane;
+use super::request_error::{error_at_deadline, setup_error};
 use super::table_call::{Expired, Resolved};
 use super::targets::Lookup;
 use crate::call::CallContext;

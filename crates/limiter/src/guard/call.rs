@@ -75,8 +75,9 @@ impl Guard {
                 let cause = Cause::Unanswered(described(&source).into());
                 self.degrade(request, cause, || source)
             }
-            // The request is in doubt, but the store answers: see `error_at_deadline` in
-            // `composite/deadline_error.rs`.
+            // The request is in doubt, but the store answers (see `error_at_deadline` in
+            // `composite/request_error.rs`). `Contended` goes to the program bare, so it does not say
+            // if tokens were taken; any other error stays within its `Unavailable`, which does.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

@@ -1,5 +1,6 @@
-//! The error of a request whose time is over: an outage, or contention; and copies of one error of the
-//! table for each of the requests that it concerns.
+//! The error of a request that was neither granted nor refused. It says if this is an outage, if nothing
+//! was taken, or if tokens may have been taken. Here are also the copies of one error of the table for
+//! each of the requests that it concerns.
 
 use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure, described};
