@@ -165,7 +165,8 @@ fn is_table_name(name: &str) -> bool {
 /// The region of the command line, the environment, the profile or the machine, in this order. An
 /// engine on loopback needs none, and the machine is not asked for it.
 async fn region(options: &Options) -> Option<Region> {
-    let named = options.region.clone().map(Region::new);
+    // An empty one is as none, also in the environment.
+    let named = options.region.clone().filter(|name| !name.is_empty()).map(Region::new);
     let mut profile = ProfileFileRegionProvider::builder();
     if let Some(name) = &options.profile {
         profile = profile.profile_name(name);

@@ -106,9 +106,12 @@ impl CliError {
         ))
     }
 
-    /// The table did not answer, or answered that it failed.
+    /// The table did not answer, or answered that it failed; or an earlier answer was lost.
     fn unavailable(source: &BoxError) -> Self {
         let why = chain(source.as_ref());
+        if source.is::<AcquireError>() || source.is::<AdjustError>() {
+            return Self::Store(why);
+        }
         if source.is::<StoreFailure>() { Self::Failed(why) } else { Self::NoAnswer(why) }
     }
 

@@ -20,6 +20,7 @@ mod metering;
 mod migrate;
 mod options;
 mod output;
+mod pending;
 mod process;
 mod quarantine;
 mod readable;

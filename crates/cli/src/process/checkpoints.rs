@@ -1,13 +1,14 @@
 //! The position in a stream, kept in a file. A missing file, or one of another stream, costs time and
 //! changes no figure. A file of another kind is not overwritten.
 
-use std::io::Write;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use sluicegate_local::poller::Checkpoints;
 
 use crate::error::{CliError, say};
+use crate::pending::{Pending, followed};
 
 /// The file of one stream's checkpoints.
 pub(super) struct CheckpointFile {
@@ -36,6 +37,9 @@ impl CheckpointFile {
             let path = self.path.display();
             CliError::BadInput(format!("{path} {why}; name another file with --checkpoint"))
         };
+        if self.path.exists() && !self.path.is_file() {
+            return Err(bad("is no file".to_owned()));
+        }
         let bytes = match std::fs::read(&self.path) {
             Ok(bytes) if bytes.is_empty() => return Ok(None),
             Ok(bytes) => bytes,
@@ -55,16 +59,16 @@ impl CheckpointFile {
     /// Replaces the saved positions: a reader finds the old file or the new one, whole.
     pub(super) fn save(&self, shards: &Checkpoints) -> Result<(), CliError> {
         let contents = Contents { stream: self.stream.clone(), shards: shards.clone() };
-        let mut beside = self.path.clone().into_os_string();
-        beside.push(".new");
-        let saved = std::fs::File::create(&beside)
-            .and_then(|mut file| {
-                serde_json::to_writer(&mut file, &contents)?;
-                file.flush()
-            })
-            .and_then(|()| std::fs::rename(&beside, &self.path));
+        let replace = || -> std::io::Result<()> {
+            let path = followed(&self.path);
+            let pending = Pending::beside(&path)?;
+            let mut writer = pending.writer()?;
+            serde_json::to_writer(&mut writer, &contents)?;
+            writer.flush()?;
+            pending.publish(&path)
+        };
         let path = self.path.display();
-        saved.map_err(|error| {
+        replace().map_err(|error| {
             CliError::Store(format!(
                 "{path} cannot be written ({error}); name another file with --checkpoint"
             ))
@@ -95,7 +99,24 @@ mod tests {
         assert_eq!(file.load().unwrap(), None);
         std::fs::write(&path, "{").unwrap();
         assert!(matches!(file.load(), Err(CliError::BadInput(_))));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         let nowhere = CheckpointFile::new(folder.path().join("no/where"), "arn:1".to_owned());
         assert!(nowhere.save(&Checkpoints::new()).is_err());
+        let no_file = CheckpointFile::new(PathBuf::from("/dev/null"), "arn:1".to_owned());
+        assert!(matches!(no_file.load(), Err(CliError::BadInput(_))));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_leads_to_the_new_checkpoints() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("checkpoint"), folder.path().join("link"));
+        std::fs::write(&path, "").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let shards = Checkpoints::from([("shard".to_owned(), Position::new("100"))]);
+        CheckpointFile::new(link.clone(), "arn:1".to_owned()).save(&shards).unwrap();
+        assert!(link.is_symlink());
+        let file = CheckpointFile::new(path, "arn:1".to_owned());
+        assert_eq!(file.load().unwrap(), Some(shards));
     }
 }

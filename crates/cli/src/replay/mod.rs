@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use self::replay_totals::ReplayTotals;
 use crate::error::{CliError, exit, say};
+use crate::feed::interrupted;
 use crate::metering::Metering;
 use crate::options::Options;
 use input::Input;
@@ -41,7 +42,7 @@ Examples:
   sluicegate replay event.json --windows minute,month --output json
   sluicegate replay tests/events --repeat 3        # the figures stay the same
 
-Exit codes: 0 all counted, 1 some records went to quarantine, 2 bad input (nothing was
+Exit codes: 0 all counted, 1 some records went to quarantine, or interrupted, 2 bad input (nothing was
 written), 5 the table could not be used, 6 the result could not be printed.")]
 pub(crate) struct Args {
     /// Files or folders of stream events: the events that Lambda receives ({"Records": [...]}), or
@@ -64,6 +65,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let interrupted = interrupted()?;
+    tokio::select! {
+        replayed = replay(args, options) => replayed,
+        () = interrupted => Err(CliError::Attention(
+            "interrupted; the same command counts the rest, and nothing twice".to_owned(),
+        )),
+    }
+}
+
+async fn replay(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let mut input = Input::read(&args.paths)?;
     let target = Target::open(args.table.as_deref(), options).await?;
     let settings = args.metering.settings(target.table());

@@ -98,6 +98,34 @@ async fn rows_in_every_format() {
     .await;
 }
 
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_gets_the_rows_and_a_link_stays() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let line = format!("usage export {DAYS} --format csv");
+        let rows = shell.run(&line).out;
+        let folder = tempfile::tempdir().unwrap();
+        let [pipe, link, file] = ["pipe", "link", "file"].map(|name| folder.path().join(name));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read_to_string(pipe).unwrap()
+        });
+        shell.run(&format!("{line} --file {}", pipe.display())).text(0);
+        assert!(!pipe.is_file());
+        assert_eq!(reader.join().unwrap(), rows);
+        std::fs::write(&file, "before").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        shell.run(&format!("{line} --file {}", link.display())).text(0);
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), rows);
+        let none = shell.run(&format!("{line} --kind week"));
+        assert_eq!(none.err, "0 rows: no week window begins in these days\n");
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cloudevents_are_valid_by_the_official_schema() {
     let schema = serde_json::from_str(include_str!("cloudevents/schema.json")).unwrap();

@@ -15,8 +15,8 @@ use aws_sdk_s3::primitives::ByteStream;
 use sluicegate_processor::explain;
 
 use super::layout::{Layout, SETTINGS, Settings, others};
-use super::pending::Pending;
 use crate::error::CliError;
+use crate::pending::Pending;
 
 /// Begins the name of a folder in S3.
 const SCHEME: &str = "s3://";

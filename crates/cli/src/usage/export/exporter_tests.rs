@@ -110,7 +110,7 @@ fn an_export_that_ended_anywhere_is_completed_to_the_same_bytes() {
         assert!(partial.iter().all(|file| expected.contains(file)), "{most}: {partial:?}");
         assert_eq!(partial.len() - 1, most / ENTITIES.len(), "days are published one by one");
         // As a process leaves it that was killed.
-        fs::write(folder.path().join(".sluicegate-export-x"), "half a row").unwrap();
+        fs::write(folder.path().join(".sluicegate-new-x"), "half a row").unwrap();
         let written = export(folder.path(), usize::MAX).unwrap();
         assert_eq!((written.files + written.there, written.there), (3, most / ENTITIES.len()));
         assert_eq!(files(folder.path()), expected, "{most}");

@@ -5,8 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::layout::{Layout, SETTINGS, Settings, others};
-use super::pending::{Pending, named};
 use crate::error::CliError;
+use crate::pending::{Pending, named};
 
 /// A folder that only this process exports to.
 pub(super) struct Folder {

@@ -14,12 +14,12 @@ mod format;
 mod layout;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod pending;
 mod place;
 mod progress;
 mod row;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,12 +35,12 @@ use crate::connection::Connection;
 use crate::error::{CliError, exit, say};
 use crate::options::Options;
 use crate::output::counted;
+use crate::pending::{Pending, followed, named};
 use days::{Bound, Days};
 use exporter::{Exporter, Findings, Windows, Written};
 use folder::Folder;
 use format::Format;
 use layout::{Layout, Settings};
-use pending::{Pending, named};
 use place::Place;
 use progress::Progress;
 
@@ -143,7 +143,11 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
     };
     let rows = exporter.progress.finish();
-    say(&format!("{}{}", counted(rows, "row"), exported?));
+    let nothing = match rows {
+        0 if folder.is_none() => format!(": no {} window begins in these days", args.kind),
+        _ => String::new(),
+    };
+    say(&format!("{}{}{nothing}", counted(rows, "row"), exported?));
     Ok(exporter.findings.exit_code())
 }
 
@@ -183,10 +187,16 @@ async fn export<R: Fn(&WindowSpan) -> Windows>(
         exporter.write_one(Box::new(io::BufWriter::new(io::stdout()))).await?;
         return Ok(String::new());
     };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let pending = Pending::new(parent.unwrap_or(Path::new("."))).map_err(named(path))?;
+    let target = followed(path);
+    if target.exists() && !target.is_file() {
+        // A pipe or a device is not replaced.
+        let file = File::options().write(true).open(&target).map_err(named(path))?;
+        exporter.write_one(Box::new(io::BufWriter::new(file))).await?;
+        return Ok(format!(" in {}", path.display()));
+    }
+    let pending = Pending::beside(&target).map_err(named(path))?;
     exporter.write_one(pending.writer()?).await?;
-    pending.publish(path).map_err(named(path))?;
+    pending.publish(&target).map_err(named(path))?;
     Ok(format!(" in {}", path.display()))
 }
 

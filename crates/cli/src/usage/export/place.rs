@@ -3,8 +3,8 @@
 #[cfg(feature = "s3")]
 use super::bucket::BucketFolder;
 use super::folder::Folder;
-use super::pending::{Pending, named};
 use crate::error::CliError;
+use crate::pending::{Pending, named};
 
 /// The place of an export.
 pub(super) enum Place {
