@@ -274,17 +274,22 @@ impl Rule {
     /// The balance under this rule of a bucket that had `tokens` under another.
     ///
     /// A calendar limit keeps what was consumed in its period: the difference of the amounts is added
-    /// to what is left, or taken from it. The balance of another limit does not tell what a period
-    /// consumed, so a limit that becomes a calendar limit is full, less its debt. Otherwise a surplus
-    /// over the new burst is lost.
+    /// to what is left, or taken from it. So does a quota that becomes a calendar limit. The balance of
+    /// a rate does not tell what a period consumed, so a rate that becomes a calendar limit is full,
+    /// less its debt. Otherwise a surplus over the new burst is lost.
     pub(crate) fn adopt(self, old: Self, tokens: i128) -> i128 {
         let (burst, old_burst) = (i128::from(self.burst.get()), i128::from(old.burst.get()));
-        let kept = match (old.is_by_calendar(), self.is_by_calendar()) {
-            (true, true) => tokens + burst - old_burst,
-            (false, true) => burst + tokens.min(0),
-            (_, false) => tokens,
+        let kept = match (self.is_by_calendar(), old.is_rate()) {
+            (true, true) => burst + tokens.min(0),
+            (true, false) => tokens + burst - old_burst,
+            (false, _) => tokens,
         };
         kept.min(burst)
+    }
+
+    /// True if it refills evenly: neither a calendar limit nor a quota.
+    pub(crate) fn is_rate(self) -> bool {
+        !self.is_by_calendar() && self.refill.amount > Millitokens::ZERO
     }
 
     pub(crate) const fn is_by_calendar(self) -> bool {

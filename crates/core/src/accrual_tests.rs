@@ -199,12 +199,13 @@ fn calendar_limit_keeps_what_its_period_consumed_when_its_amount_changes() {
 }
 
 #[test]
-fn limit_that_becomes_a_calendar_limit_is_full_less_its_debt() {
+fn rate_that_becomes_a_calendar_limit_is_full_less_its_debt() {
     let month = by_calendar(300, "month");
     // A raised rate is not full, although nothing was consumed.
     assert_eq!(month.adopt(rule(10_000, 1, 1), 98), 300);
-    assert_eq!(month.adopt(rule(10_000, 0, 1), 98), 300);
     assert_eq!(month.adopt(rule(100, 1, 1), -40), 260);
+    // A quota says what was consumed.
+    assert_eq!(month.adopt(rule(100, 0, 1), 40), 240);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Claim {
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }
 
-    /// The claim that makes a limit a calendar limit: its first period has what [`Rule::adopt`] says.
+    /// The claim that makes a rate a calendar limit: its first period has what [`Rule::adopt`] says.
     pub(crate) fn of_first_period(
         limit: &LimitName,
         balance: &LimitBalance,
@@ -89,8 +89,8 @@ impl Claim {
         let held = Millitokens::saturating(stored + i128::from(returned.get()));
         let worth = balance.rule.effective(held, since, until);
         let kept = rule.adopt(balance.rule, worth.get().into());
-        // Computed for exactly this balance: a debt that a debit makes meanwhile counts, a surplus
-        // that it takes does not.
+        // Right for exactly this balance: of what another writer takes meanwhile, the part that makes
+        // a debt counts in the first period, and the part that was covered does not.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(kept - stored), condition }
     }

@@ -167,11 +167,11 @@ impl Exact {
     /// The tokens that it has once it follows a rule.
     fn kept_under(&self, rule: Rule) -> i128 {
         let burst = |rule: Rule| i128::from(rule.burst().get());
-        let by_calendar = |rule: Rule| rule.refill().calendar().is_some();
-        let kept = match (by_calendar(self.rule), by_calendar(rule)) {
-            (true, true) => self.tokens + burst(rule) - burst(self.rule),
-            (false, true) => burst(rule) + self.tokens.min(0),
-            (_, false) => self.tokens,
+        let is_rate = self.rule.refill().even_amount().get() > 0;
+        let kept = match (rule.refill().calendar().is_some(), is_rate) {
+            (true, true) => burst(rule) + self.tokens.min(0),
+            (true, false) => self.tokens + burst(rule) - burst(self.rule),
+            (false, _) => self.tokens,
         };
         kept.min(burst(rule))
     }

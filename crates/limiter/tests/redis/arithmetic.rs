@@ -107,11 +107,11 @@ impl Model {
             let (old, tokens, consumed) =
                 self.limits.get(limit).copied().unwrap_or((*rule, rule.burst(), 0));
             let (tokens, burst) = (tokens.get(), rule.burst().get());
-            let by_calendar = |rule: Rule| rule.refill().calendar().is_some();
-            let kept = match (by_calendar(old), by_calendar(*rule)) {
-                (true, true) => tokens + burst - old.burst().get(),
-                (false, true) => burst + tokens.min(0),
-                (_, false) => tokens,
+            let is_rate = old.refill().even_amount().get() > 0;
+            let kept = match (rule.refill().calendar().is_some(), is_rate) {
+                (true, true) => burst + tokens.min(0),
+                (true, false) => tokens + burst - old.burst().get(),
+                (false, _) => tokens,
             };
             let tokens = kept.min(burst).max(-MILLI_MAX);
             self.limits.insert(limit.clone(), (*rule, milli(tokens), consumed));
