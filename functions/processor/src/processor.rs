@@ -128,11 +128,13 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
-        // Those left out come again: the failure that blocks them is at or before their position.
-        let behind = behind
+        // Lambda delivers the records again that this filter drops: in one stream the failure whose
+        // position is reported is before all of them, and of a batch out of order the first record is
+        // reported.
+        let ready = behind
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
-        outcome.add_windows(self.write_windows(behind.collect(), now, deadline).await);
+        outcome.add_windows(self.write_windows(ready.collect(), now, deadline).await);
         if records.is_empty() {
             match self.deliver_alerts(deadline).await {
                 Ok(deliveries) => outcome.add_deliveries(deliveries),

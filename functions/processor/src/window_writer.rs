@@ -190,7 +190,7 @@ impl WindowWriter<'_> {
     }
 
     /// Quarantines the first records of an update that the window will never accept, and advances
-    /// the watermark to the last of them. Their other windows count them.
+    /// the watermark to the last of them. Each of them still counts in its other windows.
     async fn quarantine_first_records(
         self,
         watermark: Option<&SequenceNumber>,

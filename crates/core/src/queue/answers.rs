@@ -30,7 +30,7 @@ impl<W> WriteQueue<W> {
         match answer {
             Answer::Read(images) => {
                 for (index, image) in buckets.iter().zip(images) {
-                    self.observe(*index, image.as_deref(), now);
+                    self.note_contention(*index, image.as_deref(), now);
                     self.take_image(*index, image, now, true);
                 }
                 if self.outruns_in_a_row == 0 {
@@ -72,20 +72,20 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(shared) = self.shared.take() else { return };
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
-        // An attempt whose answer was lost may have been done long before the one that succeeded,
-        // and other writes may have come since.
+        // After a lost answer, a success may report an earlier attempt: the table answers the repetition
+        // of a transaction that was done with success again. Other writes may have come since then.
         let is_new = !shared.is_in_doubt;
         self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
             let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have
-            // pushed its id out of the item.
-            let has_refund = shared
+            // pushed its id out of the item. That is harmless unless it gives tokens back.
+            let gives_back = shared
                 .members
                 .iter()
                 .any(|member| member.returns_tokens() && !member.asks_for_tokens());
-            self.counts.ambiguous += u32::from(is_ambiguous || has_refund);
+            self.counts.ambiguous += u32::from(is_ambiguous || gives_back);
         }
         self.end_unacked();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
@@ -117,7 +117,7 @@ impl<W> WriteQueue<W> {
                 // A claim succeeded on the refill time of `before`, so no other process had
                 // claimed. If this write was no claim, the item that it left shows if one had.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
-                self.observe(*index, found, now);
+                self.note_contention(*index, found, now);
             }
             let is_authoritative = image.is_some() || is_new && plan.path == WritePath::Create;
             let after = image.or_else(|| plan.changed(before.as_deref()).map(Arc::new));
@@ -131,7 +131,7 @@ impl<W> WriteQueue<W> {
             let Some(image) = image else { continue };
             let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&shared.id));
             if shared.may_be_outdated[*index] && !is_own {
-                self.observe(*index, image.as_deref(), now);
+                self.note_contention(*index, image.as_deref(), now);
             }
             // The requests of the write entered before it was sent.
             shared.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
@@ -325,7 +325,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    fn observe(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
+    /// Compares what was found with what was known: did another process write?
+    fn note_contention(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
         let interval = self.settings.interval;
         let bucket = &mut self.buckets[index];
         let before = bucket.known.as_ref().and_then(|known| known.image.clone());
@@ -334,7 +335,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Takes in the image of a bucket from an answer, even if it is older.
+    /// Makes this the newest known image of a bucket, even if the known one is newer. It comes from an
+    /// answer, or was computed from a write; a computed one is authoritative only if the table
+    /// acknowledged a new item.
     fn take_image(
         &mut self,
         index: usize,

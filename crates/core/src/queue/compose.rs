@@ -36,7 +36,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         // A plan assumes the time at which it was made, so it is made anew. A transaction is sent
-        // again unchanged: its token says that it is the same.
+        // again unchanged: its `ClientRequestToken` says that it is the same.
         if self.buckets.len() == 1
             && !self.settings.is_transactional
             && let Some(mut shared) = self.shared.take()

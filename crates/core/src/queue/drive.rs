@@ -61,7 +61,8 @@ impl<W> WriteQueue<W> {
     }
 
     /// Lets the caller of a request leave, and returns the driver's handle of it. A request that waits
-    /// is removed; one that a write carries stays.
+    /// is removed; one that a write carries stays. One that is done, and waits only for the expiry of
+    /// its item, leaves with its result.
     pub fn leave(&mut self, id: &RequestId) -> (OnLeave, Option<W>) {
         if let Some(extending) = &mut self.extending_expiry
             && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)

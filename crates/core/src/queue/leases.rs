@@ -56,12 +56,12 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) => {
-                    Some(self.place_if_short(member, now).unwrap_or(Placed::Later))
+                    Some(self.repair_or_place_if_short(member, now).unwrap_or(Placed::Later))
                 }
                 // Also for a limit of which the lease needs nothing.
                 Assessment::Repair(plan) => {
                     let repair = Placed::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.place_if_short(member, now).unwrap_or(repair))
+                    Some(self.repair_or_place_if_short(member, now).unwrap_or(repair))
                 }
                 Assessment::Unknown(_) | Assessment::NoRoom(_) if !member.seen_since_entry[0] => {
                     Some(Placed::Read)

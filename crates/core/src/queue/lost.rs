@@ -26,9 +26,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The write that just happened fenced all unacked ones. Those whose ids the item had not
-    /// forgotten did not happen, and cannot while it remembers their ids. One whose id it may have
-    /// forgotten counts as ambiguous.
+    /// The write that just happened fenced all unacked ones. If the item cannot have forgotten the id
+    /// of one, that one did not happen; the fence left its id in the item, so it cannot happen while
+    /// the item remembers it. If the item may have forgotten the id, the write counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -75,8 +75,9 @@ impl<W> WriteQueue<W> {
                 // that it has now.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
-                // An acquire or a debit that is made twice takes too much; a refund or a lease
-                // admits too much.
+                // A request that gives back any tokens, or a lease, ends here: made twice, it admits too
+                // much. Every other one keeps waiting and is written again: made twice, it takes too
+                // much, which is the safe direction.
                 self.end_as_ambiguous(&write, |member| {
                     member.returns_tokens() || matches!(member.request.purpose, Purpose::Lease(_))
                 });

@@ -69,7 +69,7 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placed::Later,
                         _ => Placed::PassedOver,
                     };
-                    return self.place_if_short(member, now).unwrap_or(or_else);
+                    return self.repair_or_place_if_short(member, now).unwrap_or(or_else);
                 }
                 Assessment::Unknown(_) | Assessment::NoRoom(_)
                     if !member.seen_since_entry[index] =>

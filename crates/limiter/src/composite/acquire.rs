@@ -18,9 +18,9 @@ use crate::table::Table;
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     ///
-    /// A request gets a new id before it enters the queue again. If a lost write carried it under
-    /// the old id and took effect, the queue gives those tokens back, perhaps before the request
-    /// enters again.
+    /// A request gets a new id before it enters the queue again, because a lost write may have
+    /// carried it under the old one. If that write happened, the queue gives its tokens back, perhaps
+    /// before the request enters again.
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],
@@ -55,7 +55,8 @@ impl<T: Table> CompositeStore<T> {
                     self.follow_newer_limits(targets, context).await;
                     context.id = new_id();
                 }
-                // A limit that is unknown here may have been stored a moment ago.
+                // A limit that is unknown here may have been stored a moment ago, and limits that fill
+                // the bucket may have been deleted.
                 Outcome::Unknown(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
                     for target in &mut *targets {
@@ -127,7 +128,7 @@ impl<T: Table> CompositeStore<T> {
 fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
     let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
     // `done.path` is `None` if an earlier attempt took the tokens. `Grant::is_held` would take a
-    // grant without a path for held tokens.
+    // grant without a path for one of leased tokens.
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 

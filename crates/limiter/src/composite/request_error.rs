@@ -8,7 +8,7 @@ use crate::table::TableError;
 
 /// The error of a request that has no more time. Its meaning, between the store and the guard:
 ///
-/// * `Contended`, `Setup`, as the store returns them: nothing was taken.
+/// * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
 /// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so this
 ///   is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets `Contended` cannot
 ///   tell if tokens were taken.

@@ -76,8 +76,9 @@ impl Guard {
                 self.degrade(request, cause, || source)
             }
             // The request is in doubt, but the store answers (see `error_at_deadline` in
-            // `composite/request_error.rs`). `Contended` goes to the program bare, so it does not say
-            // if tokens were taken; any other error stays within its `Unavailable`, which does.
+            // `composite/request_error.rs`). `Contended` is unwrapped, so the program cannot tell from
+            // it if tokens were taken. Any other error stays inside `Unavailable`, which says that they
+            // may have been.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

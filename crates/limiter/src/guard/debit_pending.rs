@@ -39,7 +39,7 @@ impl Guard {
             bucket,
             amounts: &pending.amounts,
             configuration: &pending.configuration,
-            deadline: self.correction_time(None),
+            deadline: self.correction_time_max(None),
         };
         let result = self.correct(&correction).await;
         if matches!(

@@ -16,7 +16,7 @@ impl AcquireRequest<&Limiter> {
     /// # Errors
     /// [`InvalidRequest`], also for a limiter that does not lease.
     pub fn try_acquire(self) -> Result<Option<Permit>, InvalidRequest> {
-        let correction_time = self.limiter().guard().correction_time(self.own_deadline());
+        let correction_time_max = self.limiter().guard().correction_time_max(self.own_deadline());
         let (limiter, request) = self.check_not_empty()?;
         let Some(leased) = limiter.leased() else { return Err(InvalidRequest::NotLeasing) };
         let Some(parts) = leased.known_parts(&request).filter(|parts| !parts.is_empty()) else {
@@ -29,7 +29,7 @@ impl AcquireRequest<&Limiter> {
             return Ok(None);
         }
         let grant = Grant::held(parts.into_iter().map(|part| part.grant));
-        let granted = Ok(Permit::granted(limiter, correction_time, grant));
+        let granted = Ok(Permit::granted(limiter, correction_time_max, grant));
         count(limiter, &request, &granted);
         Ok(granted.ok())
     }

@@ -288,7 +288,7 @@ impl Prepared {
         &self,
         mut request: Request,
     ) -> Result<PreparedPermit<'_>, AcquireError> {
-        request.deadline = self.of.limiter.guard().call_time(self.of.deadline);
+        request.deadline = self.of.limiter.guard().call_time_max(self.of.deadline);
         let acquired = || self.acquired(&request).boxed();
         let ask = || attempt(&request, self.of.limiter.guard().take_with(&request, acquired));
         let result = match self.of.wait {

@@ -115,7 +115,7 @@ impl PreparedPermit<'_> {
     #[must_use]
     pub fn into_permit(self) -> Permit {
         let PreparedRequest { limiter, deadline, .. } = self.of;
-        let deadline = limiter.guard().correction_time(*deadline);
+        let deadline = limiter.guard().correction_time_max(*deadline);
         let grant = match self.from {
             Source::Prepared(found) => {
                 self.of.held(found.parts.iter().map(|part| part.grant.clone()))

@@ -223,13 +223,13 @@ impl AcquireRequest<&Limiter> {
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
-        let deadline = self.limiter.guard().call_time(self.deadline);
+        let deadline = self.limiter.guard().call_time_max(self.deadline);
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 
     async fn send(self) -> Result<Permit, AcquireError> {
-        let (wait, correction_time) =
-            (self.wait, self.limiter.guard().correction_time(self.deadline));
+        let (wait, correction_time_max) =
+            (self.wait, self.limiter.guard().correction_time_max(self.deadline));
         let (limiter, request) = self.check_not_empty()?;
         let ask = || attempt(&request, limiter.guard().take(&request));
         let result = match wait {
@@ -237,13 +237,13 @@ impl AcquireRequest<&Limiter> {
             None => ask().await,
         };
         let result = match result {
-            Ok(Granted::Counted(grant)) => Ok(Permit::granted(limiter, correction_time, grant)),
+            Ok(Granted::Counted(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
             Ok(Granted::Degraded(degraded, parts)) => {
-                Ok(Permit::degraded_by(limiter, correction_time, degraded, parts))
+                Ok(Permit::degraded_by(limiter, correction_time_max, degraded, parts))
             }
             Err(error) => limiter
                 .shadowed(error)
-                .map(|refused| Permit::shadow(limiter, correction_time, refused)),
+                .map(|refused| Permit::shadow(limiter, correction_time_max, refused)),
         };
         count(limiter, &request, &result);
         result

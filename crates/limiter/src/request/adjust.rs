@@ -70,7 +70,7 @@ impl<'a> AdjustRequest<'a> {
             resource: resource.into(),
             amounts: Vec::new(),
             once: None,
-            deadline: limiter.guard().correction_time(None),
+            deadline: limiter.guard().correction_time_max(None),
         }
     }
 
