@@ -81,11 +81,11 @@ impl<W> WriteQueue<W> {
             let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have
             // pushed its id out of the item. That is harmless unless it gives tokens back.
-            let gives_back = shared
+            let may_return_twice = shared
                 .members
                 .iter()
                 .any(|member| member.returns_tokens() && !member.asks_for_tokens());
-            self.counts.ambiguous += u32::from(is_ambiguous || gives_back);
+            self.counts.ambiguous += u32::from(is_ambiguous || may_return_twice);
         }
         self.end_unacked();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
