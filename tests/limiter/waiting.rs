@@ -127,7 +127,7 @@ async fn only_counting<E: Engine>(table: E) {
     assert_eq!(exceeded.retry_after, None);
     assert_eq!(
         exceeded.to_string(),
-        "limit exceeded: rps of u has 0 of 3; a full bucket holds less"
+        "limit exceeded: rps of u has 0 of the 3 asked for; a full bucket holds less"
     );
     assert_eq!(limiter.counters().shadowed.get(), 2);
     // An invalid request is still an error.

@@ -140,8 +140,9 @@ pub fn extract_deltas<'a>(
 }
 
 /// [`extract_deltas`] for the shards of buckets in the layout of zae-limiter 0.10 and later
-/// ([`ShardKey`]); `None` for any other item. A shard's counters and refill timestamp are those of
-/// a composite bucket. The limit that counts the writes of its partition gives nothing.
+/// ([`ShardKey`]); `None` for any other item. A shard has its counters and refill timestamp in the
+/// same attributes as a composite bucket. The counter of zae-limiter's own limit on the writes
+/// of a partition gives no delta.
 ///
 /// # Errors
 /// [`RecordError`] for a shard whose record cannot be counted.

@@ -57,12 +57,12 @@ impl fmt::Display for LimitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entity, limit, asked, available, .. } = self;
         let (available, asked) = (limit.show(*available), limit.show(*asked));
-        write!(f, "{limit} of {entity} has {available} of {asked}")
+        write!(f, "{limit} of {entity} has {available} of the {asked} asked for")
     }
 }
 
-/// The status of every limit of a bucket, the configuration applied to its item. `None`: there is no
-/// item. The asked amount is zero where `amounts` does not name the limit.
+/// The status of every limit of a bucket, the configuration applied to its item. `None`: there is
+/// no item. The asked amount is zero where `amounts` does not name the limit.
 #[must_use]
 pub fn evaluate(
     bucket: &BucketId,

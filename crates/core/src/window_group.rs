@@ -18,8 +18,8 @@ use crate::{
     EntityId, LimitName, RecordDeltas, Resource, SequenceNumber, StreamLabel, Window, WindowKinds,
 };
 
-/// Most limits that one update names, unless a single record names more: an expression has 4 KB,
-/// which is 326 limits, and DynamoDB documents 300 operators for it.
+/// The maximum number of limits in one update, unless a single record names more. An expression of
+/// 4 KB holds 326 of them, and DynamoDB documents a maximum of 300 operators.
 const LIMITS_PER_UPDATE: usize = 200;
 
 /// The records of a batch, grouped by usage window.

@@ -409,7 +409,10 @@ fn an_acquire_in_doubt_does_not_pause_as_a_correction() {
         let Step::Writes(_) = process.step(None, at(T0 + 2)) else { panic!("a second write") };
         process.queue.answered(Answer::Lost, at(T0 + 3));
         let action = process.queue.next(at(T0 + 3), &mut || id(99));
-        assert_eq!(action, Action::Pause { in_a_row: 1, corrections_were_outrun: only_corrects });
+        assert_eq!(
+            action,
+            Action::Pause { pauses_in_a_row: 1, corrections_were_outrun: only_corrects }
+        );
     }
 }
 

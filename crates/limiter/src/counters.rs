@@ -37,7 +37,7 @@ pub struct Counters {
     /// Requests that shadow mode granted although a limit was short.
     pub shadowed: Counter,
     /// Acquires that the store did not decide: it did not answer in time, or was not asked.
-    pub unanswered: Counter,
+    pub undecided: Counter,
     /// Those of them that were granted nevertheless.
     pub degraded: Counter,
     /// The number of times that the store became unavailable.

@@ -174,8 +174,8 @@ pub(crate) fn count_quarantined(
     for (limit, milli) in limits {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
-    // Also zero, which creates the attribute: `UsageWindow::from_item` refuses a window with sums
-    // and without it.
+    // Added even if it is zero, so that the attribute exists: `UsageWindow::from_item` refuses a
+    // window that has sums but no events.
     adds.push(built.term(keys::EVENTS, " ", number(record_count)));
     let sets = built.index_clauses(group).join(", ");
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
@@ -190,7 +190,7 @@ pub(crate) fn count_quarantined(
     built
 }
 
-/// Closes an open entry of which so many limits were counted.
+/// Closes an open entry of which exactly `counted` limits were counted.
 pub(crate) fn close(counted: usize, state: QuarantineState, expiry_s: Option<i64>) -> Update {
     let mut built = Update::default();
     let mut sets = vec![built.term(keys::STATE, " = ", text(state.as_str()))];

@@ -128,9 +128,9 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
-        // Lambda delivers the records again that this filter drops: in one stream the failure whose
-        // position is reported is before all of them, and of a batch out of order the first record is
-        // reported.
+        // Records that this filter drops are not lost. In one stream, the position that is reported
+        // is before all of them, so Lambda delivers them again; in a batch out of order, Lambda
+        // begins again at its first record.
         let ready = behind
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));

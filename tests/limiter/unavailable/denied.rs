@@ -51,7 +51,7 @@ async fn admits_nothing(user: &Client, table: &str) {
             );
         }
         let counters = limiter.counters();
-        let counts = (counters.degraded.get(), counters.unanswered.get(), counters.outages.get());
+        let counts = (counters.degraded.get(), counters.undecided.get(), counters.outages.get());
         assert_eq!(counts, (0, 0, 0));
     }
 }

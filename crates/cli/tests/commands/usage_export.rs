@@ -122,6 +122,8 @@ async fn a_pipe_gets_the_rows_and_a_link_stays() {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), rows);
         let none = shell.run(&format!("{line} --kind week"));
         assert_eq!(none.err, "0 rows: no week window begins in these days\n");
+        let misspelt = shell.run(&format!("{line} --resource gpt4"));
+        assert_eq!(misspelt.err, "0 rows: no day window of these resources begins in these days\n");
     })
     .await;
 }

@@ -72,15 +72,15 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(shared) = self.shared.take() else { return };
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
-        // After a lost answer, a success may report an earlier attempt: the table answers the repetition
-        // of a transaction that was done with success again. Other writes may have come since then.
+        // After a lost answer, a success may report an earlier attempt: if a transaction was done,
+        // the table answers its repetition with success too. Other writes may have come since then.
         let is_new = !shared.is_in_doubt;
         self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
             let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
-            // An attempt whose answer was lost may still take effect, once other writes have
-            // pushed its id out of the item. That is harmless unless it gives tokens back.
+            // An attempt whose answer was lost may still take effect, once other writes have pushed
+            // its id out of the item. A second debit admits nothing more; a second refund does.
             let may_return_twice = shared
                 .members
                 .iter()
@@ -90,7 +90,7 @@ impl<W> WriteQueue<W> {
         self.end_unacked();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
         self.finish(shared, path, now);
-        // A transaction does not return what it left.
+        // The answer to a transaction has no images of the items after it.
         let is_authoritative = |known: &Known| known.is_authoritative;
         let is_authoritative =
             self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_authoritative));
@@ -171,7 +171,8 @@ impl<W> WriteQueue<W> {
             if only_corrects { CORRECTION_OUTRUNS_BEFORE_PAUSE } else { OUTRUNS_BEFORE_PAUSE };
         if self.outruns_in_a_row > most {
             self.must_pause = true;
-            // Others write during the pause.
+            // Others write during the pause. If no acquire waits, the queue reads after it: a read
+            // costs less than another write that fails. An acquire would wait longer for it.
             self.must_read = only_corrects;
         }
     }
@@ -196,20 +197,20 @@ impl<W> WriteQueue<W> {
         path: Option<WritePath>,
         now: EpochMillis,
     ) {
-        let any_corrects_upward = shared.members.iter().any(|member| member.corrects_upward());
-        self.counts.forced += u32::from(shared.is_forced && any_corrects_upward);
+        let any_takes_more = shared.members.iter().any(|member| member.takes_more());
+        self.counts.forced += u32::from(shared.is_forced && any_takes_more);
         // A claim has set the expiry for all that it takes.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Claim) && !is_authoritative;
         let expires_too_early = |image| extend(image, now).is_some();
-        let may_expire_early = any_corrects_upward
-            && (must_look || self.buckets[0].image().is_some_and(expires_too_early));
+        let may_expire_early =
+            any_takes_more && (must_look || self.buckets[0].image().is_some_and(expires_too_early));
         let mut held_back = Vec::new();
         for mut member in shared.members {
             let done = member.done(path, self.images(), shared.is_forced);
             match (member.waiter.take(), member.request.purpose.clone()) {
-                (Some(waiter), _) if may_expire_early && member.corrects_upward() => {
+                (Some(waiter), _) if may_expire_early && member.takes_more() => {
                     held_back.push((member.request.id, waiter, done));
                 }
                 (Some(waiter), _) => self.resolved.push((waiter, Outcome::Done(done))),
@@ -335,8 +336,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Makes this the newest known image of a bucket, even if the known one is newer. It comes from an
-    /// answer, or was computed from a write; a computed one is authoritative only if the table
+    /// Makes this the newest known image of a bucket, even if the known one is newer. It comes from
+    /// an answer, or was computed from a write; a computed one is authoritative only if the table
     /// acknowledged a new item.
     fn take_image(
         &mut self,

@@ -40,7 +40,8 @@ pub(super) struct Draft {
     pub(super) buckets: Vec<BucketDraft>,
     pub(super) acquires: bool,
     pub(super) corrects: bool,
-    pub(super) corrects_upward: bool,
+    /// True if a correction takes more tokens.
+    pub(super) takes_more: bool,
     /// True if it has no conditions on the balance but its range. In a bucket that has filled up
     /// since the last claim, such a debit may have no effect: the next claim refills what it took
     /// with refill from before the debit, which a full bucket would have lost.
@@ -117,7 +118,7 @@ impl BucketDraft {
         !self.returned.is_empty() || !self.credited.is_empty()
     }
 
-    /// The write of it.
+    /// The plan that carries out this bucket's part of `draft`.
     pub(super) fn plan(
         &self,
         bucket: &QueueBucket,
@@ -137,14 +138,14 @@ impl BucketDraft {
             }
             return plan;
         };
-        if draft.is_forced || !draft.acquires && !draft.corrects_upward {
+        if draft.is_forced || !draft.acquires && !draft.takes_more {
             let taken = net(self.taken.clone(), &self.returned);
             let amounts = within_range(image, net(taken, &self.credited));
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
-        // `within_range` cuts by the stored balance: an acquire that takes refill which this write
-        // claims would be cut wrongly. Only a correction can leave the range.
+        // Only a correction can leave the range. `within_range` looks at the stored balance,
+        // without the refill that this write may claim, so acquires alone are not cut by it.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),

@@ -39,9 +39,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Notes that a request took effect, and that its caller left without learning it. The next write
-    /// gives back the tokens of an acquire. A correction or a lease stands, and gets its outcome when it
-    /// enters again.
+    /// Notes that a request took effect, and that its caller left without learning it. The next
+    /// write gives back the tokens of an acquire. A correction or a lease stands, and gets its
+    /// outcome when it enters again.
     pub fn done_unseen(&mut self, request: QueuedRequest, done: Done) {
         match request.purpose {
             Purpose::Acquire => self.give_back(request.id, request.buckets),
@@ -52,17 +52,17 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Makes a correction give up its conditions on the balance, from its next write on: its time is
-    /// nearly up.
+    /// Makes a correction give up its conditions on the balance, from its next write on: its time
+    /// is nearly up.
     pub fn force(&mut self, id: &RequestId) {
         if let Some(member) = self.members().find(|member| member.request.id == *id) {
             member.is_forced = true;
         }
     }
 
-    /// Lets the caller of a request leave, and returns the driver's handle of it. A request that waits
-    /// is removed; one that a write carries stays. One that is done, and waits only for the expiry of
-    /// its item, leaves with its result.
+    /// Lets the caller of a request leave, and returns the driver's handle of it. A request that
+    /// waits is removed; one that a write carries stays. One that is done, and waits only for the
+    /// write that extends its item's expiry, leaves with its result.
     pub fn leave(&mut self, id: &RequestId) -> (OnLeave, Option<W>) {
         if let Some(extending) = &mut self.extending_expiry
             && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)
@@ -92,7 +92,7 @@ impl<W> WriteQueue<W> {
             // Others write meanwhile.
             self.members().for_each(|member| member.seen_since_entry = Default::default());
             let corrections_were_outrun = self.outruns_in_a_row > 0 && self.only_corrects();
-            return Action::Pause { in_a_row: self.pauses, corrections_were_outrun };
+            return Action::Pause { pauses_in_a_row: self.pauses, corrections_were_outrun };
         }
         if let Some(action) = self.extend_expiry(now) {
             return action;

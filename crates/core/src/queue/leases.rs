@@ -1,5 +1,5 @@
-//! Leases: a request that takes as much as is wanted and there, and settles earlier ones in the same
-//! write.
+//! Leases: a request that takes as much as is wanted and there, and settles earlier ones in the
+//! same write.
 
 use super::draft::Draft;
 use super::lease_terms::LeaseTerms;
@@ -12,8 +12,8 @@ use crate::lease_size::lease_size;
 use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName};
 
 impl<W> WriteQueue<W> {
-    /// Sizes a lease by what is there, and puts it into the write. Nothing is taken before it in the
-    /// same write: its size would be a guess.
+    /// Sizes a lease by what is there, and puts it into the write. Nothing is taken before it in
+    /// the same write: its size would be a guess.
     pub(super) fn place_lease(
         &self,
         terms: &LeaseTerms,
@@ -36,7 +36,7 @@ impl<W> WriteQueue<W> {
         }
         let drafted = &draft.buckets[0];
         if draft.acquires
-            || draft.corrects_upward
+            || draft.takes_more
             || draft.is_forced
             || !may_join(drafted.configuration.as_deref(), configuration)
         {
@@ -70,8 +70,8 @@ impl<W> WriteQueue<W> {
                 Assessment::NoRoom(limit) => Some(Placed::Out(Outcome::NoRoom(0, limit))),
             };
             match placed {
-                // A lost write of this lease may still happen. Its settlement, written alone, fences
-                // it.
+                // A lost write of this lease may still happen. Its settlement, written alone,
+                // fences it.
                 Some(Placed::Out(_)) if self.is_unacked(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
@@ -99,8 +99,8 @@ impl<W> WriteQueue<W> {
         self.unacked.iter().any(|write| write.has(id))
     }
 
-    /// The most that a lease took whose outcome is not known: a write that carries it may have taken
-    /// effect, or may still. It is asked again under the same id.
+    /// The most that a lease took whose outcome is not known: a write that carries it may have
+    /// taken effect, or may still. It is asked again under the same id.
     #[must_use]
     pub fn lease_in_doubt(&self, id: &crate::RequestId) -> Option<Amounts> {
         let shared = self.shared.as_ref();

@@ -26,9 +26,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The write that just happened fenced all unacked ones. If the item cannot have forgotten the id
-    /// of one, that one did not happen; the fence left its id in the item, so it cannot happen while
-    /// the item remembers it. If the item may have forgotten the id, the write counts as ambiguous.
+    /// The write that just happened fenced all unacked ones. If the item cannot have forgotten the
+    /// id of one, that one did not happen; the fence left its id in the item, so it cannot happen
+    /// while the item remembers it. If the item may have forgotten the id, the write counts as
+    /// ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -71,13 +72,13 @@ impl<W> WriteQueue<W> {
             }
             let image = self.buckets[0].image();
             if may_be_forgotten(&write.ids_before, image, &write.id) {
-                // It counts as ambiguous now, and again only once the item has forgotten all ids
-                // that it has now.
+                // The write counts as ambiguous now. It does so again only once the item has
+                // forgotten all ids that the item has now.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
-                // A request that gives back any tokens, or a lease, ends here: made twice, it admits too
-                // much. Every other one keeps waiting and is written again: made twice, it takes too
-                // much, which is the safe direction.
+                // A request that gives back any tokens, or a lease, ends here: made twice, it
+                // admits too much. Every other one keeps waiting and is written again: made twice,
+                // it takes too much, which is the safe direction.
                 self.end_as_ambiguous(&write, |member| {
                     member.returns_tokens() || matches!(member.request.purpose, Purpose::Lease(_))
                 });
@@ -109,9 +110,9 @@ impl<W> WriteQueue<W> {
     pub(super) fn happened(&mut self, write: UnackedWrite) {
         self.unusable_ids.retain(|id| *id != write.id);
         let mut held_back = Vec::new();
-        let mut any_corrects_upward = false;
+        let mut any_takes_more = false;
         for request in write.requests {
-            any_corrects_upward |= request.corrects_upward();
+            any_takes_more |= request.takes_more();
             let at = self.waiting.iter().position(|member| request.is(&member.request));
             match (at.map(|at| self.waiting.remove(at)), request.purpose) {
                 (Some(mut member), _) => {
@@ -126,7 +127,7 @@ impl<W> WriteQueue<W> {
                 (None, Purpose::GiveBack) => {}
             }
         }
-        if any_corrects_upward {
+        if any_takes_more {
             self.extend_expiry_for(held_back, false);
         } else {
             self.resolved.extend(

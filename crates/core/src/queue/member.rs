@@ -13,19 +13,19 @@ pub(super) struct Member<W> {
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
     /// For each bucket: true if its newest image answers a call sent after the request entered. A
-    /// pause, a lost answer, a failed reconfiguring write or an image from another lane makes it false
-    /// again.
+    /// pause, a lost answer, a failed reconfiguring write or an image from another lane makes it
+    /// false again.
     pub(super) seen_since_entry: [bool; BUCKETS_MAX],
     /// True if it had entered when the last call was sent.
     pub(super) was_present: bool,
     /// Another writer came before its last write.
     pub(super) was_outrun: bool,
-    /// The time at which it was first passed over, because requests before it took the tokens that it
-    /// needs.
+    /// The time at which it was first passed over, because requests before it took the tokens that
+    /// it needs.
     pub(super) passed_over_at: Option<EpochMillis>,
     pub(super) attempts: u32,
-    /// For each bucket: true if the queue may still bring the item to the request's limits before it
-    /// refuses the request. It does so once.
+    /// For each bucket: true if the queue may still bring the item to the request's limits before
+    /// it refuses the request. It does so once.
     pub(super) may_reconfigure: [bool; BUCKETS_MAX],
     /// True if it gives up its conditions on the balance.
     pub(super) is_forced: bool,
@@ -84,7 +84,7 @@ impl<W> Member<W> {
     }
 
     /// True if it is a correction that takes tokens.
-    pub(super) fn corrects_upward(&self) -> bool {
+    pub(super) fn takes_more(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
         self.request.purpose == Purpose::Correct
             && amounts.any(|amount| *amount > Millitokens::ZERO)
@@ -101,7 +101,7 @@ impl<W> Member<W> {
             images,
             leased: self.leased.clone(),
             dropped: self.dropped.clone(),
-            is_forced: is_forced && self.corrects_upward(),
+            is_forced: is_forced && self.takes_more(),
             attempts: self.attempts,
         }
     }

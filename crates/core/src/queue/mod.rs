@@ -12,12 +12,13 @@
 //! * A request is refused only from an image that the table returned, or from a new item that the
 //!   table acknowledged, never from what a write of this process is expected to leave.
 //! * A lost answer leaves all requests of the write in doubt together. They are sent again under
-//!   the same id until the item shows if the write happened. Where they cannot be (because, for
-//!   example, no caller is left or a condition of the write failed), the write becomes *unacked*, and the next write is a
-//!   *fence*: it requires that the lost one did not happen, and also leaves the lost write's id in
-//!   the item. While the item remembers that id, the lost write cannot happen.
-//! * A request whose caller leaves while it waits takes nothing. Where its write is in flight, the
-//!   next write gives its share back. A correction and a lease stand.
+//!   the same id until the item shows if the write happened. Where they cannot be (for example, no
+//!   caller is left, or a condition of the write failed), the write becomes *unacked*, and the next
+//!   write is a *fence*: it requires that the lost one did not happen, and also leaves the lost
+//!   write's id in the item. While the item remembers that id, the lost write cannot happen.
+//! * A request whose caller leaves while it waits takes nothing. If the caller of an acquire leaves
+//!   while its write is in flight, its share is given back with the write of the next caller.
+//!   Corrections and leases are not given back.
 
 mod answers;
 mod bucket;

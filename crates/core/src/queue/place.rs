@@ -92,9 +92,9 @@ impl<W> WriteQueue<W> {
 
     /// The instant up to which refill counts for the next request of a draft.
     ///
-    /// To use refill since the last claim, a write must claim, and then it fails if any other process
-    /// claims first. If that has just happened (`outruns_in_a_row`), only the first request of the
-    /// draft uses that refill. Later requests count refill up to the last claim, if it is
+    /// To use refill since the last claim, a write must claim, and then it fails if any other
+    /// process claims first. If that has just happened (`outruns_in_a_row`), only the first request
+    /// of the draft uses that refill. Later requests count refill up to the last claim, if it is
     /// younger than the claim interval.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.settings.interval.0);
@@ -106,9 +106,9 @@ impl<W> WriteQueue<W> {
 
     fn place_correction(&self, draft: &mut Draft, member: &mut Member<W>) -> Placed {
         member.is_forced |= member.attempts >= ATTEMPTS_BEFORE_FORCED;
-        let is_forced = member.is_forced && member.corrects_upward();
+        let is_forced = member.is_forced && member.takes_more();
         let mixes = draft.is_forced != is_forced && (draft.acquires || draft.corrects);
-        if mixes && (is_forced || member.corrects_upward()) {
+        if mixes && (is_forced || member.takes_more()) {
             return Placed::Later;
         }
         let mut corrections = Vec::with_capacity(self.buckets.len());
@@ -162,7 +162,7 @@ impl<W> WriteQueue<W> {
         }
         draft.buckets = drafted;
         draft.corrects = true;
-        draft.corrects_upward |= member.corrects_upward();
+        draft.takes_more |= member.takes_more();
         draft.is_forced |= is_forced;
         Placed::In
     }

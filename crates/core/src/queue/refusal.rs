@@ -11,8 +11,8 @@ use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
     /// Refuses a request that a recent image cannot serve, also while a write is in flight. It
-    /// refuses nothing while a waiting request gives tokens back, while the shared write gives tokens
-    /// back or is in doubt, or while upkeep is in flight.
+    /// refuses nothing while a waiting request gives tokens back, while the shared write gives
+    /// tokens back or is in doubt, or while upkeep is in flight.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
@@ -33,9 +33,9 @@ impl<W> WriteQueue<W> {
         None
     }
 
-    /// A repair, if a bucket needs one before this request can be judged. Otherwise the place of a
-    /// request that is short even without the other requests of the draft: refused, read, or a
-    /// reconfiguration first. `None`: it is not short, and nothing needs a repair.
+    /// A repair, if a bucket needs one before this request can be judged. Otherwise, for a request
+    /// that is short even without the other requests of the draft: refuse it, read the buckets
+    /// first, or reconfigure a bucket first. `None`: it is not short, and nothing needs a repair.
     pub(super) fn repair_or_place_if_short(
         &self,
         member: &Member<W>,

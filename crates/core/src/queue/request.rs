@@ -121,7 +121,7 @@ pub enum Action {
     /// Wait, then ask again: other writers came first, or the table is busy or did not answer.
     Pause {
         /// Pauses of this queue in a row, this one included.
-        in_a_row: u32,
+        pauses_in_a_row: u32,
         /// True if other writers came first and no request asks for tokens.
         corrections_were_outrun: bool,
     },

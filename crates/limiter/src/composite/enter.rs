@@ -15,9 +15,9 @@ use crate::table::TableError;
 
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
-    /// `request` builds the request, and builds it again if the caller leaves without an outcome. Both
-    /// have the same id, by which the request is found in the queue. An acquire that took effect unseen
-    /// is given back; a correction or a lease stands.
+    /// `request` builds the request. If the caller leaves without an outcome, it is called again
+    /// for the id, by which the request is taken out of the queue. An acquire that took effect
+    /// unseen is given back; a correction or a lease stands.
     pub(super) async fn submit(
         self: &Arc<Self>,
         calls: &dyn Calls,
@@ -54,8 +54,8 @@ impl Lane {
                     tokio::select! {
                         biased;
                         resolved = &mut entered.receiver => break resolved.ok(),
-                        // The leader has stopped, so this caller leads next. If another caller leads
-                        // by then and has resolved this request, it just returns.
+                        // The leader has stopped, so this caller leads next. If another caller
+                        // leads by then and has resolved this request, it just returns.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;
@@ -77,7 +77,7 @@ impl Lane {
         let state = self.lock();
         // In a pause the table was not asked, so it is not silent.
         let is_silent = is_asking && state.replies == replies_before;
-        // If nothing was answered since, an older answer says nothing of the table now.
+        // If the table is silent, its earlier answers are no news. `Unreachable` is no answer.
         let is_news = |error: &Arc<TableError>| {
             !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
         };

@@ -46,15 +46,15 @@ pub(super) struct LaneState {
     pub(super) queue: WriteQueue<LaneWaiter>,
     /// The last write, if it may be sent again.
     pub(super) last_write: Option<Arc<Write>>,
-    /// The call on the table; `None` while the leader awaits it.
-    pub(super) pending_call: Option<(PendingCall, Instant)>,
+    /// The call on the table that a leader left in flight when it stopped; the next one awaits it.
+    pub(super) parked_call: Option<(PendingCall, Instant)>,
     /// If the leader has not acted by then, another caller takes over; `None`: there is no leader.
     pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
     /// The reason why the table did not do the last call.
     pub(super) table_error: Option<Arc<TableError>>,
-    /// The duration of its quickest answer, [`QUICKEST_MAX`] at most.
+    /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,
     /// The time that the next answer may take.
     pub(super) answer_time: Duration,
@@ -87,7 +87,7 @@ impl Lane {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
             last_write: None,
-            pending_call: None,
+            parked_call: None,
             leader_due_at: None,
             term: 0,
             table_error: None,
@@ -191,7 +191,7 @@ impl Lane {
     /// Drops a call that no caller waits for; its answer counts as lost.
     pub(super) fn drop_call_for_nobody(state: &mut LaneState) {
         if Self::has_call_for_nobody(state) {
-            state.pending_call = None;
+            state.parked_call = None;
             state.queue.answered(Answer::Lost, state.last_event_at);
         }
     }
@@ -213,6 +213,6 @@ impl Lane {
     }
 
     fn has_call_for_nobody(state: &LaneState) -> bool {
-        state.leader_due_at.is_none() && state.queue.has_no_caller() && state.pending_call.is_some()
+        state.leader_due_at.is_none() && state.queue.has_no_caller() && state.parked_call.is_some()
     }
 }

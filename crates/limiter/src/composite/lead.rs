@@ -35,7 +35,7 @@ impl Lane {
             }
         }
         state.term += 1;
-        let (pending_call, sent_at) = state.pending_call.take().unzip();
+        let (pending_call, sent_at) = state.parked_call.take().unzip();
         let sent_at = sent_at.unwrap_or(now);
         state.leader_due_at = Some(now.max(sent_at + state.answer_time) + LATE_MAX);
         Some(Leader { lane: self, term: state.term, pending_call, sent_at })
@@ -125,8 +125,8 @@ impl Leader<'_> {
                 state.leader_due_at = Some(due_at);
                 match action {
                     Action::Idle => return true,
-                    Action::Pause { in_a_row, corrections_were_outrun } => {
-                        Some(pause(in_a_row, corrections_were_outrun, state.quickest))
+                    Action::Pause { pauses_in_a_row, corrections_were_outrun } => {
+                        Some(pause(pauses_in_a_row, corrections_were_outrun, state.quickest))
                     }
                     Action::Read(buckets) => {
                         let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
@@ -198,7 +198,7 @@ impl Drop for Leader<'_> {
             return;
         }
         state.leader_due_at = None;
-        state.pending_call =
+        state.parked_call =
             self.pending_call.take().map(|pending_call| (pending_call, self.sent_at));
         let has_no_caller = state.queue.has_no_caller();
         Lane::drop_call_for_nobody(&mut state);
@@ -215,8 +215,8 @@ fn silence() -> TableReply {
 
 /// A random pause, longer each time. It is counted in round trips if other writers came first and
 /// no caller waits for tokens.
-fn pause(in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
-    let in_a_row = in_a_row.min(12);
+fn pause(pauses_in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
+    let in_a_row = pauses_in_a_row.min(12);
     let longest = match corrections_were_outrun {
         true => quickest
             .max(Duration::from_millis(1))

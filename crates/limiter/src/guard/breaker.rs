@@ -11,48 +11,7 @@ use std::time::Duration;
 use sluicegate_core::EpochMillis;
 use tokio::time::Instant;
 
-/// When a store counts as unavailable, and how often it is probed then.
-///
-/// A call fails if the store does not answer by its deadline, or answers with a failure of its own
-/// (HTTP 5xx). Any other answer, a refusal included, is an answer. If a caller leaves before its
-/// deadline, the store is probed, and a probe that fails counts as a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BreakerConfig {
-    /// Failures in a row after which the store counts as unavailable; 5 by default. With 0 or 1,
-    /// the first one suffices.
-    pub failures: u32,
-    /// The store also counts as unavailable after two failures this far apart with no answer in
-    /// between; 1 s by default.
-    pub failing_for: Duration,
-    /// The time between two probes of an unavailable store: 250 ms by default, from 1 ms to a
-    /// minute. A probe is the cheapest read that the store has. After its answer one call is let
-    /// through, and after the answer to that call all are.
-    pub probe_every: Duration,
-}
-
-impl Default for BreakerConfig {
-    fn default() -> Self {
-        Self {
-            failures: 5,
-            failing_for: Duration::from_secs(1),
-            probe_every: Duration::from_millis(250),
-        }
-    }
-}
-
-impl BreakerConfig {
-    /// Every call asks the store and waits for its own deadline, however long the store has not
-    /// answered.
-    #[must_use]
-    pub fn never() -> Self {
-        Self { failures: u32::MAX, failing_for: Duration::MAX, ..Self::default() }
-    }
-
-    /// True if no number of failures opens the breaker.
-    pub(super) const fn never_opens(&self) -> bool {
-        self.failures == u32::MAX && self.failing_for.as_secs() == u64::MAX
-    }
-}
+use super::breaker_config::BreakerConfig;
 
 /// The bounds of the time between probes.
 const PROBE_EVERY_MIN: Duration = Duration::from_millis(1);
@@ -143,7 +102,7 @@ impl CircuitBreaker {
     }
 
     /// Notes that a probe was answered.
-    pub(super) fn probed(&self) {
+    pub(super) fn note_probe_answer(&self) {
         let word = self.word.load(Ordering::Acquire);
         let trial_ms = || self.now_ms().saturating_sub(since_ms(word));
         let is_overtaken = match state(word) {
@@ -201,7 +160,7 @@ impl CallPass<'_> {
     }
 
     /// Notes an answer of the store; true if the store was unavailable until now.
-    pub(super) fn answered(self) -> bool {
+    pub(super) fn note_answer(self) -> bool {
         if self.is_trial() {
             self.circuit.forgive();
             return self.circuit.change(self.word, CLOSED).is_some();
@@ -215,7 +174,7 @@ impl CallPass<'_> {
 
     /// Notes that the store did not answer by the deadline; true if it counts as unavailable from
     /// now on.
-    pub(super) fn unanswered(self, now: EpochMillis) -> bool {
+    pub(super) fn note_failure(self, now: EpochMillis) -> bool {
         let circuit = self.circuit;
         if self.is_trial() {
             circuit.change(self.word, OPEN);
@@ -253,7 +212,7 @@ mod tests {
     const NOW: i64 = 1_769_608_800_000;
 
     fn fail(pass: CallPass<'_>) -> bool {
-        pass.unanswered(EpochMillis::new(NOW).unwrap())
+        pass.note_failure(EpochMillis::new(NOW).unwrap())
     }
 
     fn opened() -> CircuitBreaker {
@@ -270,7 +229,7 @@ mod tests {
         for _ in 0..2 {
             assert!(!fail(circuit.may_call().unwrap()));
         }
-        assert!(!circuit.may_call().unwrap().answered());
+        assert!(!circuit.may_call().unwrap().note_answer());
         let late = circuit.may_call().unwrap();
         assert!(!fail(circuit.may_call().unwrap()));
         assert!(!fail(circuit.may_call().unwrap()));
@@ -296,33 +255,33 @@ mod tests {
     async fn after_a_probe_one_call_decides() {
         let circuit = opened();
         assert!(circuit.needs_probes());
-        circuit.probed();
+        circuit.note_probe_answer();
         assert!(!circuit.needs_probes());
         let trial = circuit.may_call().unwrap();
         assert!(trial.is_trial() && circuit.may_call().is_none());
         assert!(!fail(trial), "it was unavailable before");
         assert!(circuit.may_call().is_none());
 
-        circuit.probed();
+        circuit.note_probe_answer();
         drop(circuit.may_call().unwrap());
         let trial = circuit.may_call().expect("a caller that stopped waiting has decided nothing");
-        assert!(trial.answered());
+        assert!(trial.note_answer());
         assert!(!circuit.may_call().unwrap().is_trial());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_trial_that_hangs_is_overtaken_by_the_next_probe() {
         let circuit = opened();
-        circuit.probed();
+        circuit.note_probe_answer();
         let hung = circuit.may_call().unwrap();
         tokio::time::advance(Duration::from_millis(499)).await;
-        circuit.probed();
+        circuit.note_probe_answer();
         assert!(circuit.may_call().is_none(), "it may be answered yet");
         tokio::time::advance(Duration::from_millis(1)).await;
-        circuit.probed();
+        circuit.note_probe_answer();
         let next = circuit.may_call().unwrap();
         assert!(!fail(hung), "the call began in an earlier state");
-        assert!(next.answered());
+        assert!(next.note_answer());
         assert!(circuit.may_call().is_some());
     }
 
@@ -332,8 +291,8 @@ mod tests {
             CircuitBreaker::new(BreakerConfig { failures: 1, ..BreakerConfig::default() });
         let early = circuit.may_call().unwrap();
         assert!(fail(circuit.may_call().unwrap()));
-        circuit.probed();
-        assert!(circuit.may_call().unwrap().answered());
+        circuit.note_probe_answer();
+        assert!(circuit.may_call().unwrap().note_answer());
         assert!(!fail(early));
         assert!(circuit.may_call().is_some());
     }
@@ -382,13 +341,13 @@ mod tests {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         for _ in 0..5_000 {
             let circuit = CircuitBreaker { started: long_ago, ..opened() };
-            circuit.probed();
+            circuit.note_probe_answer();
             std::thread::scope(|scope| {
                 let probing = scope.spawn(|| {
                     while !circuit.needs_probes() {
                         std::hint::spin_loop();
                     }
-                    circuit.probed();
+                    circuit.note_probe_answer();
                 });
                 std::mem::forget(circuit.may_call().unwrap());
                 probing.join().unwrap();
@@ -402,7 +361,7 @@ mod tests {
     fn many_who_ask_at_once_are_one_trial() {
         for _ in 0..200 {
             let circuit = opened();
-            circuit.probed();
+            circuit.note_probe_answer();
             let trials: usize = std::thread::scope(|scope| {
                 let ask = || circuit.may_call().map(std::mem::forget).map_or(0, |()| 1);
                 let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();

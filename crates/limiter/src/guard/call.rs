@@ -30,7 +30,7 @@ impl Guard {
         let checked = self.store.check(&self.clock, self.settings.connect_deadline).await;
         if is_answer(&checked) {
             self.health.note_connection();
-            self.health.circuit.probed();
+            self.health.circuit.note_probe_answer();
         }
         checked
     }
@@ -76,9 +76,9 @@ impl Guard {
                 self.degrade(request, cause, || source)
             }
             // The request is in doubt, but the store answers (see `error_at_deadline` in
-            // `composite/request_error.rs`). `Contended` is unwrapped, so the program cannot tell from
-            // it if tokens were taken. Any other error stays inside `Unavailable`, which says that they
-            // may have been.
+            // `composite/request_error.rs`). A program treats every `Contended` alike: it asks
+            // again. So it gets this one unwrapped, although tokens may have been taken. Any other
+            // error stays inside `Unavailable`, which says that they may have been.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
@@ -148,13 +148,13 @@ impl Guard {
         }
         let Some(source) = result.as_ref().err().and_then(MaybeOutage::outage) else {
             self.health.note_connection();
-            if pass.answered() {
+            if pass.note_answer() {
                 metered::breaker(false);
                 tracing::info!("the store answers again");
             }
             return;
         };
-        if pass.unanswered(self.clock.now()) {
+        if pass.note_failure(self.clock.now()) {
             self.counters().outages.increment();
             metered::breaker(true);
             let policy = self.settings.on_unavailable;
@@ -173,7 +173,7 @@ impl Guard {
         cause: Cause,
         error: impl FnOnce() -> BoxError,
     ) -> Result<Granted, AcquireError> {
-        self.counters().unanswered.increment();
+        self.counters().undecided.increment();
         let policy = self.settings.on_unavailable;
         let parts = match policy {
             OnUnavailable::Deny => return Err(AcquireError::Unavailable(error())),

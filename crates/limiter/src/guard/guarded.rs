@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::breaker::BreakerConfig;
+use super::breaker_config::BreakerConfig;
 use super::health::StoreHealth;
 use crate::clock::SharedClock;
 use crate::counters::Counters;
@@ -16,14 +16,16 @@ use crate::store::Store;
 /// budget.
 const DEADLINE: Duration = Duration::from_millis(250);
 
-/// The default deadline of a correction. It is longer, because callers rarely wait for one, and many
-/// never repeat one that failed.
+/// The default deadline of a correction. It is longer, because callers rarely wait for one, and
+/// many never repeat one that failed.
 const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The default deadline of the first call: time for name resolution, a TLS handshake and credentials.
+/// The default deadline of the first call: time for name resolution, a TLS handshake and
+/// credentials.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The store of a limiter, with its breaker and its outage policy. It makes no permits: its callers do.
+/// The store of a limiter, with its breaker and its outage policy. It makes no permits: its callers
+/// do.
 pub(crate) struct Guard {
     pub(super) store: Arc<dyn Store>,
     pub(super) clock: SharedClock,
@@ -94,8 +96,8 @@ impl Guard {
         self.with_connection(requested, CORRECTION_DEADLINE)
     }
 
-    /// Returns the requested deadline. Without one it returns the usual deadline; if the store never
-    /// answered, the longer one of it and the connect deadline.
+    /// Returns the requested deadline. Without one it returns the usual deadline; if the store
+    /// never answered, the longer one of it and the connect deadline.
     fn with_connection(&self, requested: Option<Duration>, usual: Duration) -> Duration {
         let CallSettings { deadline, connect_deadline, .. } = &self.settings;
         requested.unwrap_or_else(|| {

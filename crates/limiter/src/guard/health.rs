@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sluicegate_core::EpochMillis;
 
-use super::breaker::{BreakerConfig, CircuitBreaker};
+use super::breaker::CircuitBreaker;
+use super::breaker_config::BreakerConfig;
 use super::local::Local;
 
 /// After this many rounds without a sign of life, the task counts as dead: it ended with its

@@ -10,6 +10,7 @@
 
 mod answer;
 mod breaker;
+mod breaker_config;
 mod call;
 mod cut_off;
 mod debit_pending;
@@ -20,6 +21,6 @@ mod local_bucket;
 mod pending_debits;
 mod recovery;
 
-pub use self::breaker::BreakerConfig;
+pub use self::breaker_config::BreakerConfig;
 pub(crate) use self::call::Granted;
 pub(crate) use self::guarded::{CallSettings, Guard};

@@ -144,7 +144,10 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     };
     let rows = exporter.progress.finish();
     let nothing = match rows {
-        0 if folder.is_none() => format!(": no {} window begins in these days", args.kind),
+        0 if folder.is_none() => {
+            let of = if args.resources.is_empty() { "" } else { " of these resources" };
+            format!(": no {} window{of} begins in these days", args.kind)
+        }
         _ => String::new(),
     };
     say(&format!("{}{}{nothing}", counted(rows, "row"), exported?));

@@ -1,11 +1,20 @@
-//! Shows the progress of an export on a terminal.
+//! Shows the progress of an export: a bar on a terminal, a line now and then for a log.
+
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The days that are done, and the rows so far. Without a terminal nothing is shown.
+use crate::error::say;
+
+/// The time between two lines of a log.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The days that are done, and the rows so far.
 pub(super) struct Progress {
+    /// Hidden without a terminal.
     bar: ProgressBar,
     rows: usize,
+    told: Instant,
 }
 
 impl Progress {
@@ -18,7 +27,7 @@ impl Progress {
             Ok(style) => bar.with_style(style),
             Err(_) => bar,
         };
-        Self { bar, rows: 0 }
+        Self { bar, rows: 0, told: Instant::now() }
     }
 
     pub(super) fn row(&mut self) {
@@ -26,11 +35,21 @@ impl Progress {
         // Shown a few times a second at the pace of DynamoDB.
         if self.rows.is_multiple_of(100) {
             self.bar.set_message(self.rows.to_string());
+            self.tell();
         }
     }
 
-    pub(super) fn day(&self) {
+    pub(super) fn day(&mut self) {
         self.bar.inc(1);
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        if self.bar.is_hidden() && self.told.elapsed() >= LINE_INTERVAL {
+            self.told = Instant::now();
+            let (done, days) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            say(&format!("{done} of {days} days, {} rows", self.rows));
+        }
     }
 
     /// Removes the bar; returns the number of rows.
