@@ -9,6 +9,7 @@ use sluicegate::{AdjustError, Limit, Limiter, TestClock};
 use tokio::task::JoinSet;
 
 use crate::intercept::{Call, intercepting};
+use crate::scripted::{Act, Scripted};
 use crate::support::{
     Engine, Memory, T0, at, bucket, builder, limiter, limiter_on, on_every_store,
 };
@@ -195,6 +196,29 @@ async fn a_lost_answer_is_no_second_correction() {
     let again = other.adjust("u", "r").by("tpm", -100).once("b", until()).await.unwrap();
     assert!(again.already_made);
     assert_eq!(left(&table.memory, "u").await, 700_000);
+}
+
+/// The answer is lost, and four other writes follow before the item is read: it no longer shows if
+/// the correction was made. The mark does, so the same correction may be sent again.
+#[tokio::test(start_paused = true)]
+async fn a_correction_that_the_item_no_longer_shows_may_be_sent_again() {
+    let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
+    let limiter = limiter_on(table.clone(), &clock);
+    limiter.acquire("u", "r").consume("tpm", 500).limits(limits()).await.unwrap();
+    let other: Limiter = limiter_on(table.clone(), &clock);
+    let correct = || limiter.adjust("u", "r").by("tpm", -100).once("a", until()).into_future();
+    table.on_writes([Act::LoseReply]);
+    let others = async {
+        for _ in 0..4 {
+            other.acquire("u", "r").consume("tpm", 1).limits(limits()).await.unwrap();
+        }
+    };
+    let (lost, ()) = tokio::join!(correct(), others);
+    let error = lost.unwrap_err();
+    assert!(matches!(error, AdjustError::Unavailable(_)) && error.may_be_repeated(), "{error:?}");
+    assert!(error.to_string().starts_with("an answer of the store was lost"), "{error}");
+    assert!(correct().await.unwrap().already_made);
+    assert_eq!(left(&table.memory, "u").await, 596_000);
 }
 
 #[tokio::test]
