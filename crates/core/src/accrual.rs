@@ -1,10 +1,9 @@
 //! Token arithmetic: the accrual of a limit, the value of a balance now, the time to wait.
 //!
 //! Refill is never stored and never carried as a remainder. A limit's *accrual* `A(t)` is what it
-//! has earned since the epoch; what it earns between two instants is the difference of two
-//! accruals. Differences telescope, so however often and in whatever steps refill is claimed, the
-//! sum never strays from the ideal by a whole millitoken, for every limit that shares one refill
-//! timestamp.
+//! has earned since the epoch; the refill between two instants is the difference of two accruals.
+//! Differences telescope: the sum of all claims never strays from the ideal by a whole millitoken,
+//! however often refill is claimed. This holds for every limit that shares one refill timestamp.
 //!
 //! A limit refills evenly or by a calendar. The accrual of a calendar limit is its amount times the
 //! number of period boundaries up to `t`; everything else is the same.
@@ -23,9 +22,9 @@ pub struct Refill {
     by_calendar: Option<CalendarRefill>,
 }
 
-/// The boundaries at which a calendar limit is full again.
+/// The boundaries at which a calendar limit gets its amount.
 ///
-/// Reads and writes `month@15/Europe/Berlin` or `week,debt=forgiven`, as items have it.
+/// As text, in items too: `month@15/Europe/Berlin` or `week,debt=forgiven`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CalendarRefill {
     /// The periods.
@@ -37,7 +36,7 @@ pub struct CalendarRefill {
 /// The effect of a boundary on the debt of a calendar limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Debt {
-    /// The next period has as much less.
+    /// The next period begins with the amount less the debt.
     #[default]
     Carried,
     /// The next period begins full.
@@ -115,8 +114,8 @@ impl Refill {
         self.period_ms
     }
 
-    /// Millitokens earned since the epoch, `A(t) = floor(t * ra / rp)`, or by a calendar the amount
-    /// times the boundaries since then; at most 2.6e32.
+    /// Millitokens earned since the epoch: `A(t) = floor(t * amount / period_ms)`, or by a calendar
+    /// the amount times the boundaries since then; at most 2.6e32.
     #[must_use]
     pub fn accrued(self, at: EpochMillis) -> i128 {
         let amount = i128::from(self.amount.get());
@@ -132,7 +131,7 @@ impl Refill {
     /// clock that is behind claims nothing).
     #[must_use]
     pub fn gap(self, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
-        // Saves two wide divisions for requests within one millisecond.
+        // Also saves two wide divisions for requests within one millisecond.
         if now <= refilled_at {
             return 0;
         }
@@ -151,7 +150,7 @@ impl Refill {
     }
 
     /// The instant at which a balance of `stored` at `since` has earned `missing` millitokens, in
-    /// epoch milliseconds; `None`: never. Anything after the year 9999 is later than that.
+    /// epoch milliseconds; `None`: never.
     pub(crate) fn earned_at(self, stored: i128, missing: i128, since: EpochMillis) -> Option<i128> {
         let amount = i128::from(self.amount.get());
         if amount == 0 {
@@ -160,14 +159,15 @@ impl Refill {
         if let Some(at) = self.by_calendar {
             return Some(at.after(since, self.boundaries_for(stored, missing)));
         }
-        // The first t with floor(t * ra / rp) >= wanted is the ceiling of wanted * rp / ra.
+        // The first t with floor(t * amount / period) >= wanted is the ceiling of
+        // wanted * period / amount.
         let wanted = self.accrued(since) + missing;
         let scaled = wanted * i128::from(self.period_ms);
         Some(scaled / amount + i128::from(scaled % amount != 0))
     }
 
-    /// The number of boundaries at which a calendar limit with a balance of `stored` earns `missing`
-    /// millitokens.
+    /// The number of boundaries at which a calendar limit with a balance of `stored` earns
+    /// `missing` millitokens.
     pub(crate) fn boundaries_for(self, stored: i128, missing: i128) -> i64 {
         let amount = i128::from(self.amount.get()).max(1);
         let forgives = self.by_calendar.is_some_and(|at| at.debt == Debt::Forgiven);
@@ -177,7 +177,8 @@ impl Refill {
 }
 
 impl CalendarRefill {
-    /// The boundary that is the `count`th after an instant, in epoch milliseconds.
+    /// The boundary that is the `count`th after an instant, in epoch milliseconds; `i64::MAX` for
+    /// one after the year 9999.
     pub(crate) fn after(self, since: EpochMillis, count: i64) -> i128 {
         let index = self.calendar.period(since).index.saturating_add(count);
         self.calendar.start_of(index).map_or(i128::from(i64::MAX), |at| at.get().into())
@@ -229,7 +230,7 @@ impl Rule {
         Ok(Self { capacity, burst, refill })
     }
 
-    /// A rule that is full at every boundary of a calendar, with `amount`.
+    /// A rule of a calendar limit: `amount` at every boundary, which is also the burst.
     ///
     /// # Errors
     /// [`OutOfRange`] for a negative amount.
@@ -255,8 +256,8 @@ impl Rule {
         self.refill
     }
 
-    /// The value of a stored balance at `now`: the balance plus the refill since, capped by the burst.
-    /// Never more than the burst; negative while a debt stands.
+    /// The value of a stored balance at `now`: the balance plus the refill since, capped by the
+    /// burst. Never more than the burst; negative while a debt stands.
     #[must_use]
     pub fn effective(
         self,
@@ -271,12 +272,15 @@ impl Rule {
         Millitokens::saturating(refilled.min(self.burst.get().into()))
     }
 
-    /// The balance under this rule of a bucket that had `tokens` under another.
+    /// The balance under this rule of a bucket that had `tokens` under the rule `old`.
     ///
-    /// A calendar limit keeps what was consumed in its period: the difference of the amounts is added
-    /// to what is left, or taken from it. So does a quota that becomes a calendar limit. The balance of
-    /// a rate does not tell what a period consumed, so a rate that becomes a calendar limit is full,
-    /// less its debt. Otherwise a surplus over the new burst is lost.
+    /// * A calendar limit or a quota becomes this calendar limit: the consumption of the period
+    ///   stays counted, so the balance moves by the difference of the amounts.
+    /// * A rate becomes this calendar limit: its balance does not tell the consumption of a period,
+    ///   so the limit is full, less its debt.
+    /// * This rule is no calendar limit: the balance stays.
+    ///
+    /// In each case a surplus over the new burst is lost.
     pub(crate) fn adopt(self, old: Self, tokens: i128) -> i128 {
         let (burst, old_burst) = (i128::from(self.burst.get()), i128::from(old.burst.get()));
         let kept = match (self.is_by_calendar(), old.is_rate()) {
@@ -296,8 +300,8 @@ impl Rule {
         self.refill.by_calendar.is_some()
     }
 
-    /// The exact time until the bucket has `asked`: after this time it does, one millisecond earlier it
-    /// does not, unless another caller takes from the bucket meanwhile.
+    /// The exact time until the bucket has `asked`, if no other caller takes from it meanwhile. One
+    /// millisecond earlier the bucket has less.
     #[must_use]
     pub fn wait_for(
         self,

@@ -24,8 +24,8 @@ pub struct Acquire<'a> {
 pub enum RefillHint {
     /// The item is as the image shows it.
     TrustImage,
-    /// Another process claimed refill within the last interval, although the image does not show it.
-    /// With many processes on one bucket every image is out of date. Writes that are locked to an
-    /// image would then make the processes lose to one another.
+    /// Another process claimed refill within the last interval, although the image does not show
+    /// it. With many processes on one bucket every image is out of date. A write that requires the
+    /// refill time of its image would then fail most of the time.
     AssumeRefilled,
 }

@@ -1,8 +1,8 @@
-//! Alerts: thresholds of usage windows, and the outbox of those that were reached.
+//! Alerts: thresholds of usage windows, and the outbox of the alerts of reached thresholds.
 //!
-//! A usage window keeps a claim of each threshold that it reached. The claim and the alert's entry in
-//! the outbox are one transaction with the condition that there is no such claim, so there is one
-//! entry for each threshold and window, whoever finds it reached and however often.
+//! A usage window keeps a claim of each threshold that it reached. The claim and the alert's entry
+//! in the outbox are one transaction with the condition that there is no such claim. So there is
+//! one entry for each threshold that a window reached, even if several deliveries find it reached.
 
 mod entry;
 mod settings;

@@ -5,10 +5,10 @@ use std::ops::{AddAssign, Deref, DerefMut, Neg, SubAssign};
 
 use crate::{LimitName, Millitokens};
 
-/// Millitokens by limit of one bucket, all or nothing.
+/// Millitokens by limit, for the limits of one bucket.
 ///
-/// An acquire asks for positive amounts. A correction names its addition to the consumption, so that
-/// a negative amount gives tokens back. Sums stop at the ends of the range of [`Millitokens`].
+/// An acquire asks for positive amounts. A correction adds its amounts to the consumption, so a
+/// negative amount gives tokens back. Sums stop at the ends of the range of [`Millitokens`].
 ///
 /// ```
 /// use sluicegate_core::{Amounts, LimitName, Millitokens};

@@ -1,7 +1,7 @@
 //! A stream event, read record by record.
 //!
-//! [`StreamEvent`] leaves every record as text, and [`Batch::read`] parses each on its own. A record
-//! that cannot be counted does not affect the others.
+//! [`StreamEvent`] leaves every record as text, and [`Batch::read`] parses each on its own. A
+//! record that cannot be counted does not affect the others.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -34,7 +34,7 @@ pub struct Batch<'a> {
     pub records: Vec<RecordDeltas<'a>>,
     /// The records that cannot be counted.
     pub uncountable: Vec<UncountableRecord<'a>>,
-    /// Creation of the oldest record.
+    /// The creation time of the oldest record that could be parsed.
     pub oldest: Option<EpochMillis>,
 }
 

@@ -1,7 +1,7 @@
 //! The composite bucket: every balance of one entity and one resource, in one item.
 //!
 //! Decoding checks what the types promise; encoding writes the item that decodes to the same value.
-//! Items of other producers of the same schema may lack the attributes that only this one writes.
+//! Items of other producers of the same schema may lack the attributes that only this crate writes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ pub(crate) mod read;
 pub struct LimitBalance {
     /// Its capacity and its refill.
     pub rule: Rule,
-    /// The balance at the last refill claim less what was consumed since; negative for a debt.
+    /// The stored balance, without the refill since the last claim; negative for a debt.
     pub tokens: Millitokens,
     /// Everything consumed less everything returned since the item was created.
     pub consumed: MillitokenSum,
@@ -43,7 +43,7 @@ pub struct CompositeBucket {
     pub config_stamp: ConfigStamp,
     /// Hash of all rules; absent on items of other producers.
     pub rules_hash: Option<RulesHash>,
-    /// The last request ids, newest first, at most four.
+    /// The ids of the last writes and of those that they fenced, newest first, at most four.
     pub request_ids: Vec<RequestId>,
 }
 

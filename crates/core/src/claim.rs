@@ -2,8 +2,8 @@
 
 use crate::{Condition, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
 
-/// The time for which a claim serves later writers, in milliseconds: a writer takes from a bucket whose
-/// refill was claimed this recently without another claim.
+/// The time for which a claim serves later writers, in milliseconds. If the refill of a bucket was
+/// claimed this recently, a writer takes from it without another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimInterval(pub u32);
 
@@ -33,12 +33,13 @@ pub(crate) struct Gain {
 pub(crate) struct Claim {
     /// Millitokens; negative where it trims a surplus.
     pub(crate) tokens: i64,
-    /// Its condition on the balance before it.
+    /// The condition on the balance before the claim.
     pub(crate) condition: Condition,
 }
 
 impl Claim {
-    /// The gain, as far as it fits under the cap with room for `amount`.
+    /// The gain, as far as it fits under the cap. `amount` is the amount that the write takes after
+    /// the claim.
     pub(crate) fn of(
         limit: &LimitName,
         balance: &LimitBalance,
@@ -53,32 +54,33 @@ impl Claim {
         let forgiven = refill.forgiven(tokens, since, until);
         let may_forgive = refill.forgiven(-1, since, until) > 0;
         let gap = forgiven + accrued + i128::from(returned.get());
-        // After this write the balance shall be below its cap by what accrues in the next interval, so
-        // that the writers of that time need no claim of their own. The write takes `amount` after the
-        // claim, so the claim itself leaves the rest below the cap: the headroom. With 10 tokens that
-        // accrue and an amount of 3, the headroom is 7.
+        // After this write, the room below the cap shall hold the refill of the next interval, so
+        // that the writers of that time need no claim of their own. The write takes `amount` after
+        // the claim, which makes some of that room. The claim itself leaves the rest: the headroom.
+        // If 10 tokens accrue in an interval and the amount is 3, the headroom is 7.
         let amount = i128::from(amount.get()).max(0);
         let accrues = refill.gap(interval.before(until), until);
-        // A calendar limit keeps none: it would withhold tokens until the next boundary.
+        // A calendar limit has no headroom: it would withhold tokens until the next boundary.
         let accrues_evenly = refill.calendar().is_none();
         let headroom = if accrues_evenly { (accrues - amount).min(cap - amount).max(0) } else { 0 };
-        // A claim that would leave less is cut, and then leaves the whole headroom. A claim over less than
-        // an interval may leave nothing: if it were cut, too, busy writers would keep the bucket below its
-        // burst for ever (ADR 6).
-        let left_at_least = if accrued < accrues { 0 } else { headroom };
-        if tokens + gap <= cap - left_at_least && !may_forgive {
-            // A refund that lands first must not be topped up by a refill computed without it.
+        // A claim that would leave less room than the headroom is cut, so that it leaves the whole
+        // headroom. A claim over less than an interval is cut only if it would exceed the cap:
+        // otherwise busy writers would keep the bucket below its burst for ever (ADR 6).
+        let room_at_least = if accrued < accrues { 0 } else { headroom };
+        if tokens + gap <= cap - room_at_least && !may_forgive {
+            // If a refund comes first, this gain may exceed the cap.
             let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
             return Self { tokens: milli(gap), condition };
         }
-        // It was cut for exactly this balance, or forgives exactly its debt. If the balance has
-        // changed, the write fails and is planned anew: otherwise refill would be lost, or the debt
-        // that a debit made meanwhile would not be forgiven.
+        // The claim was cut for exactly this balance, or forgives exactly its debt. If the balance
+        // has changed, the write fails and is planned anew. Otherwise refill would be lost, or the
+        // debt that a debit made meanwhile would not be forgiven.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }
 
-    /// The claim that makes a rate a calendar limit: its first period has what [`Rule::adopt`] says.
+    /// The claim that turns a rate into a calendar limit. [`Rule::adopt`] says with which balance
+    /// its first period begins.
     pub(crate) fn of_first_period(
         limit: &LimitName,
         balance: &LimitBalance,
@@ -89,15 +91,15 @@ impl Claim {
         let held = Millitokens::saturating(stored + i128::from(returned.get()));
         let worth = balance.rule.effective(held, since, until);
         let kept = rule.adopt(balance.rule, worth.get().into());
-        // Right for exactly this balance: of what another writer takes meanwhile, the part that makes
-        // a debt counts in the first period, and the part that was covered does not.
+        // Right for exactly this balance. If another writer takes tokens meanwhile, only the part
+        // that makes a debt counts in the first period, not the part that the balance covers.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(kept - stored), condition }
     }
 }
 
-/// Clamps to twice the range of [`Millitokens`], which still fits an `i64`. No balance and no burst
-/// is beyond that range, so that the clamping never changes a comparison.
+/// Clamps to twice the range of [`Millitokens`], which still fits an `i64`. No balance is beyond
+/// the range of [`Millitokens`], so clamping a bound never changes its comparison with a balance.
 pub(crate) fn milli(milli: i128) -> i64 {
     let most = 2 * i128::from(Millitokens::MAX.get());
     i64::try_from(milli.clamp(-most, most)).unwrap_or(0)

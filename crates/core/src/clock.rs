@@ -2,7 +2,8 @@
 
 use crate::{CompositeBucket, EpochMillis};
 
-/// A refill timestamp this far ahead of the clock, in milliseconds, is an error of some clock.
+/// If a refill timestamp is further ahead of the clock than this, in milliseconds, some clock is
+/// wrong.
 const AHEAD_MS: i64 = 60_000;
 
 /// True if the item's refill timestamp is more than a minute ahead of this clock: the clock that

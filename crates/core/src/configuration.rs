@@ -1,9 +1,9 @@
 //! The limits that a bucket should have, and how its item differs from them.
 //!
-//! They have two sources. *Stored* limits come from the table, with the versions of their levels: an
-//! item remembers the versions it follows, so a process with an older copy of some level adopts what
-//! the item says instead of setting it back. *Explicit* limits come with a request, have no version,
-//! win in what they name, and never remove anything.
+//! The limits have two sources. *Stored* limits come from the table, with the versions of their
+//! levels. An item remembers the versions that it follows, so a process with an older copy of some
+//! level goes by the limits in the item instead of setting them back. *Explicit* limits come with a
+//! request and have no version. They override stored limits of the same name, and never remove any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::{
     StoredLimits,
 };
 
-/// Limits that are written to a bucket at most: a claim names all of them in one expression, which
-/// holds 4 KB and 300 operators.
+/// The greatest number of limits that a bucket is given. A claim names all of them in one
+/// expression, which holds 4 KB and 300 operators.
 pub const LIMITS_MAX: usize = 40;
 
 /// Rules by limit.
@@ -26,24 +26,25 @@ pub type Rules = BTreeMap<LimitName, Rule>;
 pub struct StoredRules {
     /// The limits, each from the narrowest level that names it.
     pub rules: Rules,
-    /// Limits that some level deleted and no level names, with the version of each level by which it
-    /// did.
+    /// Limits that some level deleted and no level names. For each, the versions by which levels
+    /// deleted it.
     pub dropped: BTreeMap<LimitName, LevelVersions>,
     /// The versions of the levels.
     pub versions: LevelVersions,
-    /// The newest change of any level, for items that follow a time; `None`: nothing was ever stored.
+    /// The time of the newest change of any level, for items whose stamp is a time; `None`: nothing
+    /// was ever stored.
     pub updated_at: Option<EpochMillis>,
-    /// The stamp of an item that was seen before these levels were read by a strongly consistent read.
-    /// The levels replace it even if they look older: then a level was deleted by hand, or the table
-    /// was restored.
+    /// The stamp of an item that was seen before a strongly consistent read of these levels. The
+    /// levels replace what such an item follows, even if they look older: then a level was deleted
+    /// by hand, or the table was restored.
     pub outranks: Option<ConfigStamp>,
-    /// True if a limit is stored for this very entity: its bucket never expires.
+    /// True if a limit is stored for this entity itself: its bucket never expires.
     pub is_personal: bool,
 }
 
 impl StoredRules {
-    /// The levels of a bucket taken together, narrowest first: each limit comes from the first level
-    /// that names it.
+    /// The levels of a bucket, narrowest first, taken together: each limit comes from the first
+    /// level that names it.
     pub fn of_levels<'a>(levels: impl IntoIterator<Item = &'a StoredLimits>) -> Self {
         let mut together = Self::default();
         for level in levels {
@@ -104,8 +105,8 @@ impl Configuration {
         self.explicit.get(limit).or_else(stored).copied()
     }
 
-    /// This configuration, and the explicit limits of another that it does not name; `None`: there
-    /// are none.
+    /// This configuration, with those explicit limits of `other` that it does not name; `None`: it
+    /// names all of them.
     #[must_use]
     pub fn with_explicit_of(&self, other: &Self) -> Option<Self> {
         let is_missing = |(limit, _): &(&LimitName, &Rule)| self.rule(limit).is_none();
@@ -117,7 +118,7 @@ impl Configuration {
         Some(both)
     }
 
-    /// All rules, those of the request before those of the table.
+    /// All rules. A rule of the request overrides one of the table.
     #[must_use]
     pub fn rules(&self) -> Rules {
         let mut rules = self.stored.as_ref().map(|stored| stored.rules.clone()).unwrap_or_default();
@@ -125,7 +126,8 @@ impl Configuration {
         rules
     }
 
-    /// The rules of a new item: all of them, or those of what is asked where it has no room for all.
+    /// The rules of a new item: all of them, or only those of the asked limits if there are more
+    /// than [`LIMITS_MAX`].
     pub(crate) fn rules_with_room(&self, amounts: &Amounts) -> Rules {
         let mut rules = self.rules();
         if rules.len() > LIMITS_MAX {
@@ -146,16 +148,17 @@ impl Configuration {
         self.stored.as_ref().is_some_and(|stored| stored.is_personal)
     }
 
-    /// True if the item follows a change of some level that this copy does not know. Read the levels
-    /// again before deciding, by a strongly consistent read. If they cannot be read, leave the item as
-    /// it is.
+    /// True if the item follows a change of some level that this copy does not know. The caller
+    /// then reads the levels again before it decides, by a strongly consistent read. If they cannot
+    /// be read, the limits of the item stay as they are.
     #[must_use]
     pub fn is_behind(&self, image: &CompositeBucket) -> bool {
         let recency = self.stored.as_ref().map(|stored| stored.recency(&image.config_stamp));
         matches!(recency, Some(Recency::Older | Recency::Mixed))
     }
 
-    /// True if the item has these limits, except those that it has no room for.
+    /// True if a claim with this configuration leaves the item's limits and their stamp as they
+    /// are. If the item has no room for the limits that it lacks, they do not count.
     #[must_use]
     pub fn is_followed_by(&self, image: &CompositeBucket) -> bool {
         let mut differences = self.compare(image);
@@ -179,8 +182,8 @@ impl Configuration {
             differences.want(image, limit, *rule, true);
         }
         let Some(stored) = &self.stored else { return differences };
-        // At the same versions the item has the explicit limits of another process. Setting them back
-        // would make the processes undo each other's writes without end.
+        // If a rule differs at the same versions, it is an explicit limit of another process. If it
+        // were set back, the processes would undo each other's writes without end.
         let is_newer = match stored.recency(&image.config_stamp) {
             Recency::Older | Recency::Mixed => return differences,
             Recency::Same => false,
@@ -212,7 +215,7 @@ pub(crate) struct Differences {
     pub(crate) changed: Rules,
     /// Limits that the configuration dropped.
     pub(crate) removed: BTreeSet<LimitName>,
-    /// The versions that the item would follow, if they move.
+    /// The versions that the item is to follow; `None`: its stamp stays.
     pub(crate) versions: Option<LevelVersions>,
 }
 
@@ -227,8 +230,8 @@ impl Differences {
         }
     }
 
-    /// Leaves missing limits out that are not asked for where the item has no room for all of them.
-    /// An item of another producer may have more limits than [`LIMITS_MAX`].
+    /// If the item has no room for all missing limits, leaves out those that are not asked for. An
+    /// item of another producer may have more limits than [`LIMITS_MAX`].
     pub(crate) fn fit(&mut self, image: &CompositeBucket, amounts: &Amounts) {
         if self.is_crowded(image) {
             self.missing.retain(|limit, _| amounts.contains_key(limit));

@@ -1,9 +1,10 @@
 //! The parts of a correction's plan: the range that balances stay in, and the write without other
 //! conditions on the balance.
 //!
-//! A correction is never refused. One that takes needs the conditions of an acquire all the same:
-//! an unconditional ADD to a bucket that is full by now has no effect, because the next claim adds
-//! refill from before it. One that gives back needs none.
+//! A correction is never refused, so it does not require that the balance suffices. A correction
+//! that takes needs the other conditions of an acquire: an unconditional ADD to a bucket that is
+//! full by now may have no effect, because the next claim adds refill from before the ADD. A
+//! correction that only gives back needs none of them.
 
 use crate::debit::add;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
@@ -19,7 +20,8 @@ pub(crate) fn stays_in_range(limit: &LimitName, amount: Millitokens) -> Conditio
     }
 }
 
-/// Adds to the balances whatever they are, on condition that the limits exist and stay in range.
+/// Moves the balances, on the sole conditions that the limits exist, that the balances stay in
+/// range, and that the item does not remember the ids.
 pub(crate) fn add_only(
     (amounts, counted): (&Amounts, &Amounts),
     id: &RequestId,

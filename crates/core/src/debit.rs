@@ -22,11 +22,12 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the sum that the requests of this write take of it in their order, up to the
-    /// last acquire or lease of it; later corrections do not count. The balance, with refill and
-    /// returned tokens, must reach it.
+    /// For each limit, the sum that the requests of this write take, up to and including the last
+    /// acquire or lease of that limit. Later corrections do not count. The balance, with refill and
+    /// returned tokens, must reach this sum.
     pub(crate) floors: &'a Amounts,
-    /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
+    /// `None`: a claim without a request. Its lock on the refill timestamp alone keeps it from
+    /// happening twice.
     pub(crate) id: Option<&'a RequestId>,
     /// Lost writes that may still arrive. This write fences them off: it requires that they did not
     /// happen, and leaves their ids in the item, so that they cannot happen later.
@@ -50,7 +51,8 @@ impl<'a> Debit<'a> {
         }
     }
 
-    /// A plan that happens once under its id, and nothing else yet.
+    /// A plan that moves no balance yet. It only puts the ids of the debit into the item, which
+    /// must not remember them.
     fn plan(&self, path: WritePath) -> WritePlan {
         let ids = || self.fenced_off.iter().chain(self.id).cloned();
         WritePlan {
@@ -71,7 +73,8 @@ impl<'a> Debit<'a> {
 }
 
 /// Takes without a claim, if an earlier write claimed within the interval and every balance is
-/// enough without the refill since.
+/// enough without the refill since. With [`RefillHint::AssumeRefilled`] the image need not show
+/// this: the conditions of the plan require it of the item.
 pub(crate) fn take_unclaimed(
     view: &View<'_>,
     debit: &Debit<'_>,
@@ -93,8 +96,8 @@ pub(crate) fn take_unclaimed(
         let balance = image.limits.get(limit)?;
         let refill = balance.rule.refill();
         if refill.calendar().is_some() && refill.gap(since, view.now) > 0 {
-            // Claim the boundary first. Otherwise tokens taken after it would look like a debt from
-            // before it, and might be forgiven.
+            // A calendar's boundary must be claimed first. Otherwise tokens taken after the
+            // boundary would look like a debt from before it, and might be forgiven.
             return None;
         }
         if amount.max(returned) > Millitokens::ZERO {
@@ -159,7 +162,7 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
             i128::from(balance.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
         let floor = debit.floors.of(limit);
         if floor > Millitokens::ZERO {
-            // The lock is not enough: a write without a claim changes the balance and leaves the
+            // The lock is not enough: a write without a claim changes the balance, but not the
             // timestamp.
             let floor = floor.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
@@ -192,8 +195,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         plan.changes.push(Change::RulesHash(hash));
     }
     if let Some(versions) = differences.versions {
-        // The other conditions do not exclude a writer with older stored limits: rules and refill
-        // time may be the same. The stamp does.
+        // Another writer may have brought the item to newer stored limits without a change of rules
+        // or refill time. Only this condition fails then.
         plan.conditions.push(Condition::ConfigStamp(image.config_stamp));
         plan.changes.push(Change::ConfigVersions(versions));
     }

@@ -2,7 +2,7 @@
 //! [`take_from`] makes the plan.
 //!
 //! The write queue uses both for acquires and leases from an item. [`decide`] is the same decision
-//! for one request alone; the buckets of an outage use it.
+//! for one request alone; the buckets that a process keeps during an outage use it.
 //!
 //! Every function here is pure: its arguments are the newest image, the request and the time. An
 //! image that is out of date is safe, because every plan carries the conditions under which its
@@ -63,11 +63,11 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
 
 /// The assessment of an item against the asked amounts.
 pub(crate) enum Assessment {
-    /// Every balance covers it.
+    /// Every balance covers the asked amount.
     Covered,
     /// At least one of these is violated.
     Short(Vec<LimitStatus>),
-    /// Write this and look again.
+    /// Write this and assess again.
     Repair(WritePlan),
     /// Neither the configuration nor the item knows this limit.
     Unknown(LimitName),
@@ -123,7 +123,8 @@ fn assess_new(acquire: Acquire<'_>) -> Assessment {
     Assessment::Covered
 }
 
-/// Takes from an item what it covers, without a claim where an earlier write claimed a moment ago.
+/// Takes a debit from an item, without a claim if an earlier write claimed a moment ago and the
+/// balances suffice.
 pub(crate) fn take_from(
     image: &CompositeBucket,
     acquire: Acquire<'_>,
@@ -161,7 +162,8 @@ pub fn reconfigure(
     Some(take_with_claim(&view, &Debit::nothing(acquire)))
 }
 
-/// Removes the limits that the configuration dropped, if any, so that the asked ones may fit.
+/// Removes the limits that the configuration dropped, so that the asked ones may fit. If it dropped
+/// none, there is no room.
 fn make_room(
     image: &CompositeBucket,
     acquire: Acquire<'_>,

@@ -28,7 +28,7 @@ pub struct RecordDeltas<'a> {
     pub json: &'a str,
     /// The stream of the record.
     pub stream: StreamLabel,
-    /// Its position there.
+    /// The position of the record in its stream.
     pub sequence: SequenceNumber,
     /// The entity that consumed.
     pub entity: EntityId,
@@ -60,7 +60,8 @@ impl RecordDeltas<'_> {
     }
 }
 
-/// A record that cannot be counted. It concerns the whole record: no delta of it is usable.
+/// The reason why a record cannot be counted. It concerns the whole record: none of its deltas is
+/// usable.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// An image is missing that the event must have.
@@ -111,12 +112,12 @@ pub enum RecordError {
 /// Compares both images of a record and returns one delta for each limit whose counter changed;
 /// `None` when the record counts nothing.
 ///
-/// An INSERT counts from zero, unless the item was converted from the older layout (its history
-/// was counted before). A MODIFY compares; a counter that is not in the old image counts from zero,
-/// one that is not in the new image (a limit that was removed) gives nothing. A REMOVE and items
-/// that are not composite buckets give nothing.
+/// An INSERT counts from zero, unless the item was converted from the older layout (its history was
+/// counted before). A MODIFY compares the two images. A counter that is not in the old image counts
+/// from zero. A counter that is not in the new image (its limit was removed) gives nothing. A
+/// REMOVE and items that are not composite buckets give nothing.
 ///
-/// If the write changed the refill timestamp, the time is that timestamp. Otherwise
+/// If the write changed the refill timestamp, the time is the new timestamp. Otherwise
 /// ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the refill timestamp and
 /// the record's creation time, or the one of them that exists.
 ///

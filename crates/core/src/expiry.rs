@@ -6,8 +6,8 @@ use crate::{CompositeBucket, EpochMillis, LimitBalance, Rule};
 /// The margin of every expiry, in milliseconds: clocks differ and writes take time.
 const MARGIN_MS: i128 = 60_000;
 
-/// Milliseconds after `since` until a limit with this balance has earned `times` as much as it lacks;
-/// `None`: it never does. A calendar limit earns at whole boundaries.
+/// Milliseconds after `since` until a limit with this balance has earned `times` times the amount
+/// that it lacks; `None`: it never does. A calendar limit earns at whole boundaries.
 fn fills_in_ms(rule: Rule, tokens: i64, since: EpochMillis, times: u8) -> Option<i128> {
     let (refill, tokens) = (rule.refill(), i128::from(tokens));
     let missing = i128::from(rule.burst().get()) - tokens;
@@ -26,8 +26,8 @@ fn fills_in_ms(rule: Rule, tokens: i64, since: EpochMillis, times: u8) -> Option
     Some((scaled / amount + i128::from(scaled % amount != 0)) * i128::from(times))
 }
 
-/// Expiry in epoch seconds of an item with these balances: twice the longest time that any of them
-/// takes to fill from empty, debt included, and a minute. `None` when one never fills.
+/// Expiry in epoch seconds of an item with these balances: after twice the longest time that any of
+/// them takes to fill, from empty or from its debt, and a minute. `None`: some balance never fills.
 pub(crate) fn expiry_s<'a>(
     balances: impl IntoIterator<Item = &'a LimitBalance>,
     now: EpochMillis,
@@ -39,13 +39,13 @@ pub(crate) fn expiry_s<'a>(
     Some(seconds(i128::from(now.get()) + MARGIN_MS + longest))
 }
 
-/// The expiry is set for twice the fill time of `tokens`. This is the lowest balance that still
-/// fills before it.
+/// The lowest balance that still fills before an expiry that was set for a balance of `tokens`, at
+/// twice its fill time.
 pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
     2 * tokens.min(0) - i128::from(rule.burst().get())
 }
 
-/// The expiry that the item needs because its own comes before it is full: a debt was added after the
+/// The expiry that the item needs if it would expire before it is full: a debt was added after its
 /// expiry was set.
 fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     let expires_at_s = image.expires_at_s?;
@@ -60,12 +60,12 @@ fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     if i128::from(expires_at_s) * 1_000 >= full_at {
         return None;
     }
-    // No expiry is later than the end of the year 9999.
+    // No expiry is later than the end of the year 9999, so this one may equal the item's own.
     expiry_s(image.limits.values(), now).filter(|later| *later > expires_at_s)
 }
 
-/// Moves the expiry of an item that would be deleted before it is full: a debt came after the
-/// expiry was set. `None` when it needs none.
+/// Moves the expiry of an item that would be deleted before it is full: a debt was added after the
+/// expiry was set. `None`: the expiry is late enough, or cannot be later.
 #[must_use]
 pub fn extend(image: &CompositeBucket, now: EpochMillis) -> Option<WritePlan> {
     let expires_at_s = later_expiry_s(image, now)?;

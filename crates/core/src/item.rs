@@ -4,7 +4,7 @@ use serde_dynamo::{AttributeValue, Item};
 
 use crate::{InvalidCalendar, NameError, OutOfRange};
 
-/// An item that stands where a bucket or a usage window should and cannot be read as one.
+/// The reason why an item cannot be read as the kind of item that its key names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ItemError {
     /// An attribute that every such item has is missing.
@@ -29,7 +29,7 @@ pub enum ItemError {
         /// The value and its range.
         source: OutOfRange,
     },
-    /// A calendar is not known, or its time zone.
+    /// A calendar or its time zone is not known.
     #[error("{attribute} of the item: {source}; if a newer program wrote it, update this one")]
     Calendar {
         /// The attribute.

@@ -1,8 +1,8 @@
 //! The number of tokens that a process takes ahead of need.
 //!
 //! A process that leases is a process that acquires more than it was asked for and hands it out
-//! itself. The write of a lease has all conditions of an acquire. Tokens that come back with it go
-//! through the cap as a refill claim does, so that the surplus is lost and never spent twice.
+//! itself. The write of a lease has all conditions of an acquire. Tokens that come back with it are
+//! capped as refill is: a surplus over the cap is lost, so no token is spent twice.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,22 @@ use crate::{
     Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
 };
 
-/// A lease takes the balance divided by this, and at least what is needed now. Other processes on the
-/// bucket find tokens, too, and those that want the same get equal shares.
+/// A lease takes at most the balance divided by this, unless more is needed now. So other processes
+/// on the bucket find tokens, too.
 const SHARE: i64 = 4;
 
 /// The amount of a limit that a lease should take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseRange {
-    /// Without this the lease is short.
+    /// The amount that is needed now: if the bucket has less, the lease is short.
     pub least: Millitokens,
-    /// The process has no use for more.
+    /// The greatest amount that the process has a use for.
     pub most: Millitokens,
 }
 
-/// The amount of each limit to lease: the wanted one, as far as the bucket can spare it. An `image` of
-/// `None` means that there is no item. Unknown limits come to their least.
+/// The amount of each limit to lease: as much as is wanted and the bucket can spare. For a limit
+/// that is short or unknown, it is the least. Zeros are left out. An `image` of `None` means that
+/// there is no item.
 pub(crate) fn lease_size(
     bucket: &BucketId,
     image: Option<&CompositeBucket>,

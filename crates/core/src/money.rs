@@ -1,8 +1,8 @@
 //! Money: exact amounts of a currency, and the limits that count it.
 //!
 //! A limit that is named after a currency (`usd`, or `usd.day` for a second one) counts money. Its
-//! token is a millionth of the currency's unit, so that a millitoken is a billionth. All other
-//! arithmetic is that of every limit; people read and write such amounts in the currency's unit.
+//! token is a millionth of the currency's unit, so that a millitoken is a billionth. Its arithmetic
+//! is that of every other limit. People read and write its amounts in the currency's unit.
 
 use std::fmt;
 
@@ -73,7 +73,8 @@ impl Money {
         Self { currency, nanos }
     }
 
-    /// Reads an amount like `200`, `0.25` or `-3.5`, with up to nine decimals; `None`: it is none.
+    /// Reads an amount like `200`, `0.25` or `-3.5`, with up to nine decimals; `None` if the text
+    /// is no such amount.
     #[must_use]
     pub fn parse(text: &str, currency: Currency) -> Option<Self> {
         parse(text, MONEY_DECIMALS).map(|nanos| Self { currency, nanos })
@@ -91,7 +92,7 @@ impl Money {
         self.nanos
     }
 
-    /// The amount of a limit that counts this currency.
+    /// The same amount in millitokens of a limit that counts this currency.
     ///
     /// # Errors
     /// [`OutOfRange`] beyond a billion units.
@@ -107,7 +108,7 @@ impl Money {
     }
 }
 
-/// With at least two decimals, and as many as it has.
+/// Shows at least two decimals, and more only if they are needed.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write(f, self.nanos, MONEY_DECIMALS, 2)?;
@@ -116,22 +117,22 @@ impl fmt::Display for Money {
 }
 
 impl LimitName {
-    /// An amount of this limit as people read it: `1.5` for 1,500 millitokens, `1.50 USD` for as many
-    /// billionths of a dollar.
+    /// An amount of this limit as people read it: `1.5` for 1,500 millitokens, `1.50 USD` for
+    /// 1,500,000,000 millitokens of `usd`.
     #[must_use]
     pub fn show(&self, milli: impl Into<i128>) -> AmountOf<'_> {
         AmountOf { limit: self.as_str(), milli: milli.into() }
     }
 }
 
-/// The amount that a person writes for a limit of this name, in millitokens: tokens with up to three
-/// decimals, money with up to nine. `None`: it is not such a number.
+/// The amount that a person writes for a limit of this name, in millitokens: tokens with up to
+/// three decimals, money with up to nine. `None` if the text is not such a number.
 #[must_use]
 pub fn parse_amount(limit: &str, text: &str) -> Option<i128> {
     parse(text, decimals(limit))
 }
 
-/// So many whole tokens of a limit of this name, or whole units of its currency, in millitokens.
+/// This many whole tokens of a limit of this name, or whole units of its currency, in millitokens.
 #[must_use]
 pub fn whole_amount(limit: &str, units: i64) -> i128 {
     (0..decimals(limit)).fold(units.into(), |amount, _| amount * 10)
@@ -151,7 +152,7 @@ impl<'a> AmountOf<'a> {
         Self { limit, milli }
     }
 
-    /// The same as [`parse_amount`] reads it: without the currency, and no decimal that is not needed.
+    /// The amount as [`parse_amount`] reads it: without the currency and without trailing zeros.
     #[must_use]
     pub fn plain(self) -> String {
         struct Plain<'a>(AmountOf<'a>);
@@ -177,7 +178,7 @@ fn decimals(limit: &str) -> usize {
     if Currency::of(limit).is_some() { MONEY_DECIMALS } else { TOKEN_DECIMALS }
 }
 
-/// The number in units of its last decimal.
+/// Reads a number in units of its last decimal.
 fn parse(text: &str, decimals: usize) -> Option<i128> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),

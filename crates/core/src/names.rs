@@ -109,7 +109,7 @@ macro_rules! name {
             }
         }
 
-        /// Without a copy.
+        /// Checks and takes the name without a copy.
         impl TryFrom<SmolStr> for $type {
             type Error = NameError;
             fn try_from(name: SmolStr) -> Result<Self, NameError> {
@@ -128,14 +128,15 @@ macro_rules! name {
 }
 
 name!(
-    /// Name of one limit, like `rpm` or `tpm.v2`: 1-64 characters of letters, digits, `_`, `-`, `.`.
+    /// Name of one limit, like `rpm` or `tpm.v2`: 1-64 characters of letters, digits, `_`, `-`,
+    /// `.`.
     LimitName, "limit name", LIMIT_NAME_MAX, "use ASCII letters, digits, '_', '-' and '.'",
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
 );
 
 name!(
-    /// The name of an entity that is limited: a user, an API key, a project. 1-256 bytes of UTF-8, no
-    /// `#`, no control characters.
+    /// The name of an entity that is limited: a user, an API key, a project. 1-256 bytes of UTF-8,
+    /// no `#`, no control characters.
     EntityId, "entity id", ENTITY_ID_MAX, "'#' and control characters are reserved",
     |c| c != '#' && !c.is_control()
 );
@@ -148,7 +149,8 @@ name!(
 );
 
 name!(
-    /// The key of a correction that is made once. 1-128 bytes of UTF-8, no `#`, no control characters.
+    /// The key of a correction that is made once. 1-128 bytes of UTF-8, no `#`, no control
+    /// characters.
     CorrectionKey, "correction key", CORRECTION_KEY_MAX, "'#' and control characters are reserved",
     |c| c != '#' && !c.is_control()
 );

@@ -16,10 +16,10 @@ pub enum WritePath {
     Create,
     /// Claims the refill of every limit, and takes what is asked, if anything.
     Claim,
-    /// Consumes the balance without a claim; an earlier write claimed a moment ago.
+    /// Takes from the balances without a claim; an earlier write claimed a moment ago.
     Unclaimed,
-    /// Moves balances, however much is there (refunds, forced corrections): they only must stay in
-    /// their range. Or moves the expiry. Other corrections that take use `Claim` and `Unclaimed`.
+    /// Moves balances under no condition on them but their range (refunds, forced corrections), or
+    /// moves the expiry. Other corrections of an item use `Claim` and `Unclaimed`.
     Adjust,
 }
 
@@ -59,9 +59,9 @@ pub enum Change {
     Add {
         /// The limit.
         limit: LimitName,
-        /// Added to the balance: the claimed less the consumed amount, in millitokens.
+        /// Added to the balance: the claimed less the taken amount, in millitokens.
         tokens: i64,
-        /// Added to the counter, in millitokens.
+        /// Added to the counter, in millitokens. It may differ from the taken amount.
         consumed: i64,
     },
     /// Writes a limit that the item lacks.
@@ -72,8 +72,7 @@ pub enum Change {
     Remove(LimitName),
     /// Writes the hash of all rules.
     RulesHash(RulesHash),
-    /// Writes the versions of the stored levels that the item follows, in place of what it
-    /// followed.
+    /// Writes the versions of the stored levels that the item follows, in place of its old stamp.
     ConfigVersions(LevelVersions),
     /// Writes the expiry in epoch seconds; `None` removes it.
     ExpiresAt(Option<i64>),
@@ -115,15 +114,17 @@ impl WritePlan {
         self.conditions.iter().all(|condition| condition.holds(item))
     }
 
-    /// The item after the write; `None` when a condition does not hold. Also `None` for a plan from
-    /// which a test removed conditions, if it adds to a limit or an item that does not exist.
+    /// The item after the write; `None` when a condition does not hold. If a test removed
+    /// conditions from the plan, also `None` when the plan changes a limit or an item that does not
+    /// exist.
     #[must_use]
     pub fn apply(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
         if self.holds(item) { self.changed(item) } else { None }
     }
 
-    /// The item after its changes, whether its conditions hold or not: the best guess at an item
-    /// that was written without being returned. `None`: there is no item to change.
+    /// The item after the changes, whether the conditions hold or not: the best guess at an item
+    /// that was written without being returned. `None`: the plan changes an item or a limit that
+    /// does not exist.
     #[must_use]
     pub fn changed(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
         let mut after = item.cloned();

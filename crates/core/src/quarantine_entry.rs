@@ -6,7 +6,7 @@ use crate::ItemError;
 use crate::item::{number_of, text_of, wrong_type};
 use crate::keys::{self, ItemKey, QuarantineId};
 
-/// A record, or one window's share of it, that was kept instead of counted.
+/// A record that was kept instead of counted, for all its windows or for one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuarantineEntry {
     /// Its identity.
@@ -15,21 +15,22 @@ pub struct QuarantineEntry {
     pub state: QuarantineState,
     /// The reason why it was not counted, as a sentence.
     pub reason: String,
-    /// The record as it was delivered: JSON, if it ever was.
+    /// The record as it was delivered. If it was cut, it may not be valid JSON.
     pub record: String,
-    /// True if the record was too large for an item and was cut to the part that metering reads.
+    /// True if the record was too large for an item and was cut: to the part that metering reads,
+    /// or to its beginning if that part is also too large.
     pub is_truncated: bool,
-    /// The number of its limits, in the order of their names, that a recount has counted. In an open
-    /// entry it is zero, unless a recount of more than 200 limits stopped half-way.
+    /// The number of its limits, in the order of their names, that a recount has counted. In an
+    /// open entry it is zero, unless a recount of more than 200 limits stopped half-way.
     pub counted_limits: usize,
 }
 
 /// The state of a quarantined record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuarantineState {
-    /// Nothing counted it yet.
+    /// It waits for a recount, or for a person to give it up.
     Open,
-    /// It was counted.
+    /// It was counted, or it consumed nothing.
     Done,
     /// A person gave it up.
     Dropped,

@@ -1,9 +1,9 @@
 //! One record of the table's stream, borrowed from the JSON that Lambda hands over.
 //!
-//! Only what metering needs is kept: the keys, the stream, the position, the time and, of both images,
-//! the counters, the refill timestamp and the mark of a migration. The parser skips everything else
-//! without building a tree. It does not check names and numbers: a record of an item that is no bucket
-//! may contain anything.
+//! Only what metering needs is kept: the keys, the stream, the position, the time and, of both
+//! images, the counters, the refill timestamp and whether the item was converted from the older
+//! layout. The parser skips everything else without building a tree. It does not check names and
+//! numbers: a record of an item that is no bucket may contain anything.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -122,8 +122,8 @@ impl<'a> StreamRecord<'a> {
         Ok(Self { json, ..serde_json::from_str(json)? })
     }
 
-    /// The stream of a record and its position, if that is readable; the rest of the record may be
-    /// malformed.
+    /// The stream of a record and its position. An unreadable stream is `-`, and an unreadable
+    /// position is `None`. The rest of the record may be malformed.
     #[must_use]
     pub fn stream_and_sequence_of(json: &str) -> (StreamLabel, Option<SequenceNumber>) {
         let record: PositionParts<'_> = serde_json::from_str(json).unwrap_or_default();
@@ -152,7 +152,7 @@ impl<'a> StreamRecord<'a> {
         (&self.change.keys.pk.text.0, &self.change.keys.sk.text.0)
     }
 
-    /// The stream that delivered it.
+    /// The stream that delivered the record.
     ///
     /// # Errors
     /// [`BadStreamArn`] when there is an ARN but no label in it.
@@ -160,7 +160,7 @@ impl<'a> StreamRecord<'a> {
         StreamLabel::from_arn(self.arn.as_ref().map(|arn| arn.0.as_ref()))
     }
 
-    /// Its position there, if it has a readable one.
+    /// The record's position in its stream, if it has a readable one.
     #[must_use]
     pub fn sequence(&self) -> Option<SequenceNumber> {
         SequenceNumber::parse(&self.change.sequence.as_ref()?.0).ok()
@@ -170,7 +170,8 @@ impl<'a> StreamRecord<'a> {
 /// The counters and the refill timestamp of one image of an item.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Image<'a> {
-    /// Attributes of any kind: an item that exists has at least its keys.
+    /// The number of attributes of any kind. An image without attributes counts as missing, because
+    /// every item has its keys.
     pub(crate) attribute_count: usize,
     pub(crate) refilled_at: Option<ImageValue<'a>>,
     pub(crate) migrated: bool,
@@ -179,7 +180,7 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// The same view of an item that was decoded already.
+    /// The image of an item that was decoded already.
     #[must_use]
     pub fn from_item(item: &'a Item) -> Self {
         let mut image = Self::default();
@@ -294,7 +295,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
     }
 }
 
-/// Classifies an attribute name where it stands; only the limit of a counter is kept.
+/// Classifies an attribute name while it is parsed, and keeps only the limit of a counter.
 struct AttributeName;
 
 impl<'de> DeserializeSeed<'de> for AttributeName {

@@ -19,9 +19,9 @@ impl std::fmt::Display for BucketId {
     }
 }
 
-/// Identifies a request from the time it enters a queue until its outcome, so that a write whose reply
-/// was lost is recognised in the item that it changed. A write that serves several requests carries the
-/// id of one of them: the ids that an item remembers are those of its writes.
+/// Identifies a request from the time it enters a queue until its outcome, so that a write whose
+/// answer was lost is recognised in the item that it changed. A write that serves several requests
+/// carries the id of one of them, or a new id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(SmolStr);
 
@@ -42,7 +42,7 @@ impl RequestId {
         Self((0..Self::DIGITS).map(digit).collect())
     }
 
-    /// The 60 bits that it spells; `None`: it was not made [of bits](Self::from_bits).
+    /// The 60 bits that the id spells; `None`: it was not made by [`from_bits`](Self::from_bits).
     #[must_use]
     pub fn bits(&self) -> Option<u64> {
         let digit = |byte| Self::ALPHABET.iter().position(|known| *known == byte);

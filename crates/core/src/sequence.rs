@@ -90,14 +90,14 @@ impl std::fmt::Debug for SequenceNumber {
     }
 }
 
-/// The stream of a table that a record came from: the time in the stream's ARN, `-` for a record
-/// without an ARN. A table whose stream is switched off and on again gets a new one.
+/// The label of the stream that a record came from: the time in the stream's ARN, or `-` for a
+/// record without an ARN. If a table's stream is switched off and on again, it has a new label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamLabel(SmolStr);
 
-/// An ARN without a stream label. If such a record were treated as one without an ARN, two streams
-/// would share a watermark, and the records of the stream with the lower numbers would be dropped as
-/// duplicates.
+/// An ARN without a stream label. If its records were treated as records without an ARN, two
+/// streams could share a watermark. Then the records of the stream with the lower numbers would be
+/// dropped as duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("eventSourceARN {arn:?} has no readable label behind /stream/")]
 pub struct BadStreamArn {

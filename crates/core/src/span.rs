@@ -44,7 +44,7 @@ impl WindowSpan {
         (first.start_s() <= last.start_s()).then_some((first, last))
     }
 
-    /// True if a window is one of them.
+    /// True if a window is in the span.
     #[must_use]
     pub fn holds(&self, window: Window) -> bool {
         let start_ms = start_ms(window);
@@ -53,7 +53,7 @@ impl WindowSpan {
     }
 }
 
-/// At most the year 9999, so it fits.
+/// No window starts after the year 9999, so the milliseconds fit an `i64`.
 const fn start_ms(window: Window) -> i64 {
     window.start_s() * 1_000
 }

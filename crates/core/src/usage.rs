@@ -17,7 +17,7 @@ pub struct UsageWindow {
     pub resource: Resource,
     /// The window.
     pub window: Window,
-    /// Millitokens by limit: consumed less returned, so it may be negative.
+    /// Millitokens by limit: the consumption minus the returned tokens, which may be negative.
     pub consumed_milli: BTreeMap<LimitName, i128>,
     /// The number of stream records counted.
     pub events: u64,
@@ -41,7 +41,8 @@ impl UsageWindow {
                 consumed_milli.insert(LimitName::new(limit)?, number_of(attribute, value)?);
             }
         }
-        // Nothing counted yet: every record so far went to quarantine, and only the watermark moved.
+        // Nothing counted yet: every record so far went to quarantine, and only the watermark
+        // moved.
         let nothing = AttributeValue::N("0".to_owned());
         let events = match item.inner().get(keys::EVENTS) {
             Some(events) => events,

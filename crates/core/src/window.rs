@@ -27,8 +27,9 @@ pub enum WindowKind {
     Calendar(Calendar),
 }
 
-/// The kinds of windows that are counted: at least one and at most 20, and each once, because a record
-/// would count twice in a repeated kind. Reads lists like `hour,day` or `hour,month@15/Europe/Berlin`.
+/// The kinds of windows that are counted: at least one and at most 20, and each once, because a
+/// record would count twice in a repeated kind. Reads lists like `hour,day` or
+/// `hour,month@15/Europe/Berlin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowKinds(Vec<WindowKind>);
 
@@ -83,7 +84,7 @@ pub enum InvalidWindowKind {
         "{0:?} is not a usage window: write minute, hour, day, week, month or year, or a calendar like month@15/Europe/Berlin"
     )]
     Unknown(String),
-    /// The unit is known, and the first day or the time zone is not.
+    /// The unit is known, but the first day or the time zone is not.
     #[error(transparent)]
     Calendar(InvalidCalendar),
     /// The list has more than 20 kinds.
@@ -99,7 +100,7 @@ impl WindowKind {
     /// A calendar month, UTC.
     pub const MONTH: Self = Self::Calendar(Calendar::month());
 
-    /// Reads a kind as it stands in a key: in no other spelling than its own.
+    /// Reads a kind from a key. Unlike `from_str`, it accepts only the spelling of `Display`.
     pub(crate) fn from_key(text: &str) -> Option<Self> {
         text.parse().ok().filter(|kind: &Self| kind.to_string() == text)
     }
@@ -130,7 +131,7 @@ impl WindowKind {
         let start_s = match self {
             Self::Minute => seconds - seconds % 60,
             Self::Hour => seconds - seconds % 3_600,
-            // Offsets from UTC are whole seconds, so every boundary is one.
+            // Offsets from UTC are whole seconds, so every boundary is a whole second.
             Self::Calendar(calendar) => calendar.period(at).start.get() / 1_000,
         };
         Window { kind: self, start_s }
@@ -200,15 +201,16 @@ impl Window {
     }
 
     fn start(self) -> EpochMillis {
-        // A window starts at or before an `EpochMillis` and not before 1970, so the default is never
-        // taken.
+        // A window starts at or before an `EpochMillis` and not before 1970, so the default is
+        // never taken.
         EpochMillis::new(self.start_s * 1_000).unwrap_or(EpochMillis::MIN)
     }
 
     /// Its start as it stands in keys and output, like `2026-01-28T14:00:00Z`.
     #[must_use]
     pub fn start_text(self) -> String {
-        // Instants end with the year 9999 and chrono's calendar does not: the default is never taken.
+        // Instants end with the year 9999 and chrono's calendar does not: the default is never
+        // taken.
         let start = DateTime::from_timestamp(self.start_s, 0).unwrap_or_default();
         start.to_rfc3339_opts(SecondsFormat::Secs, true)
     }

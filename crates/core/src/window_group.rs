@@ -2,7 +2,7 @@
 //!
 //! A group ([`WindowGroup`]) has the records of one bucket item and one stream that count in one
 //! window; each shard of a bucket is an item. It becomes one update of that window, or several if
-//! its records name more limits than an update can.
+//! its records name more limits than one update can.
 //!
 //! An update carries the positions of its first and its last record. The table applies it only
 //! while the window's watermark is absent or below the first position. Otherwise the table returns
@@ -64,7 +64,7 @@ pub fn group_by_window<'a>(
     records: Vec<RecordDeltas<'a>>,
     kinds: &WindowKinds,
 ) -> GroupedBatch<'a> {
-    // The records of one bucket and one stream each.
+    // One list for each bucket item and stream.
     let mut records_of_buckets: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
     let mut index: HashMap<(EntityId, Resource, Option<u32>, StreamLabel), usize> = HashMap::new();
     for record in records {
@@ -150,7 +150,7 @@ impl<'a> WindowGroup<'a> {
 
     /// The next update for a window with this watermark; `None` if no record is above it. If the
     /// records name more limits than fit one update, it adds up the first records only. The next
-    /// update then begins after its [`WindowUpdate::last`].
+    /// update then begins after the [`WindowUpdate::last`] of this one.
     #[must_use]
     pub fn next_update(&self, watermark: Option<&SequenceNumber>) -> Option<WindowUpdate> {
         WindowUpdate::of(self.pending(watermark))
@@ -173,7 +173,7 @@ impl WindowUpdate {
 
     fn has_room_for(&self, record: &RecordDeltas<'_>) -> bool {
         let named = self.consumed_milli.len();
-        // The exact count, of names that are new, is needed near the limit only.
+        // The exact count, of names that are new, is needed near `LIMITS_PER_UPDATE` only.
         named + record.deltas.len() <= LIMITS_PER_UPDATE || {
             let is_new =
                 |limit| self.consumed_milli.binary_search_by(|(l, _)| l.cmp(limit)).is_err();

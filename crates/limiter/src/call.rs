@@ -14,8 +14,7 @@ use crate::metered;
 use crate::store_error::BoxError;
 use crate::table::TableError;
 
-/// After this many writes a call neither reads nor pauses any more. A write fails because another writer
-/// came first or the table was throttled.
+/// After this many attempted writes a call neither reads nor pauses any more.
 const WRITES_MAX: u32 = 40;
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -30,7 +29,7 @@ pub(crate) struct CallContext<'a> {
     pub(crate) deadline: Instant,
     pub(crate) cost: Cost,
     pause: Duration,
-    /// The duration of its quickest table call, [`PAUSE_MAX`] at most.
+    /// The duration of the quickest table call of this call, [`PAUSE_MAX`] at most.
     quickest: Duration,
     /// The newest error of the table, if no table call succeeded after it.
     table_error: Option<TableError>,
@@ -75,8 +74,9 @@ impl<'a> CallContext<'a> {
         self.cost.attempts >= WRITES_MAX || !self.has_time_after(Duration::ZERO)
     }
 
-    /// True if the deadline comes after this pause; once a write was attempted, after the pause and a
-    /// call as quick as the quickest. The result of an attempt that the deadline ends is unknown.
+    /// True if there is time for this pause before the deadline. Once a write was attempted, there
+    /// must also be time for a table call as quick as the quickest: the result of a table call that
+    /// the deadline ends is unknown.
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.deadline
@@ -102,8 +102,8 @@ impl<'a> CallContext<'a> {
         let was_held_up =
             matches!(self.table_error, Some(TableError::Throttled(_) | TableError::Conflict));
         match table_error {
-            // The deadline ended it after the table had answered that it was throttled: that is no
-            // outage.
+            // The deadline ended this table call, but the table had answered before, with a
+            // conflict or throttling. That is no outage, so the earlier error stays.
             TableError::Unreachable(source) if was_held_up && source.is::<Elapsed>() => {}
             table_error => self.table_error = Some(table_error),
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sluicegate_core::EpochMillis;
 
 /// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
-/// answers that it failed (HTTP 5xx), or it has done so for a while and is not asked.
+/// answers that it failed (HTTP 5xx), or it is not asked because earlier calls failed.
 ///
-/// A limiter that leases first hands out the tokens that it holds.
+/// A limiter that leases hands out the tokens that it holds before this policy decides.
 ///
 /// Any other answer is an error under every setting: a limit that is short, contention and
 /// throttling, a missing permission or table, a refusal for an unknown reason. Otherwise a missing
@@ -28,10 +28,10 @@ pub enum OnUnavailable {
     /// subtracted. Each limiter has its own copy, which its clones share, so N limiters may admit
     /// up to N times the balance. When the store answers again, the consumption is debited there,
     /// one sum for each bucket. This holds for 10,000 buckets at most; the consumption of further
-    /// ones is not debited ([`Counters::outage_debits_lost`](crate::store::Counters)). It is lost
-    /// if the process ends, or drops the limiter and its last clone, before that. A request without
-    /// an answer may have taken its tokens in the store nevertheless; they are then taken twice,
-    /// the restrictive direction.
+    /// ones is not debited ([`Counters::outage_debits_lost`](crate::store::Counters)). If the
+    /// process ends, or drops the limiter and its last clone, before the debit, the consumption is
+    /// lost. A request without an answer may have taken its tokens in the store nevertheless; they
+    /// are then taken twice, the restrictive direction.
     Local,
 }
 

@@ -23,8 +23,8 @@ pub enum AcquireError {
     #[error(transparent)]
     NeverAdmissible(#[from] NeverAdmissible),
     /// Other writers, or a throttled store, prevented the write until attempts or time ran out:
-    /// 503, the same request may pass in a moment. A write that the deadline ended may take effect;
-    /// then the tokens are taken, never granted twice.
+    /// 503, the same request may pass in a moment. A write that the deadline ended may take effect:
+    /// then tokens are taken although nothing was granted.
     #[error(
         "the bucket was contended or the store throttled for {attempts} attempts: ask again in a moment"
     )]
@@ -33,8 +33,8 @@ pub enum AcquireError {
         attempts: u32,
     },
     /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`] then): 503. A write whose answer was lost may take effect; then the tokens
-    /// are taken, never granted twice.
+    /// [`StoreFailure`] then): 503. A write whose answer was lost may take effect: then tokens are
+    /// taken although nothing was granted.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid
@@ -73,9 +73,10 @@ fn unavailable(source: &BoxError) -> &'static str {
 pub struct LimitExceeded {
     /// Every limit of the request; [`LimitStatus::is_violated`] marks those that are short.
     pub limits: Vec<LimitStatus>,
-    /// The time after which to ask again: then every limit has enough, and one millisecond earlier
-    /// some limit has not, unless other requests take or give meanwhile. `None`: a quota without
-    /// refill, or, in shadow mode, more than a full bucket holds.
+    /// The time after which to ask again. It is the shortest time, in whole milliseconds, after
+    /// which every limit has enough, unless other requests take or return tokens meanwhile. `None`:
+    /// waiting does not help, because a quota without refill is short or, in shadow mode, the
+    /// request asks for more than a full bucket holds.
     pub retry_after: Option<Duration>,
 }
 
@@ -181,7 +182,7 @@ pub enum InvalidRequest {
     /// A limit is named twice in one request.
     #[error("limit {0} is named twice")]
     DuplicateLimit(LimitName),
-    /// More limits than one expression can name of an item.
+    /// The request names more limits than a bucket can have.
     #[error("{count} limits: a bucket can have at most {max}")]
     TooManyLimits {
         /// The number of limits.
@@ -218,7 +219,8 @@ pub enum InvalidRequest {
         /// The largest value that is allowed.
         max: i128,
     },
-    /// A cluster keeps the buckets of these two on different nodes, and no script sees both.
+    /// A Redis cluster may keep the buckets of these two entities on different nodes, where no
+    /// script sees both.
     #[error("{parent} is not the stored parent of {entity}: store the parent of each entity")]
     CrossSlot {
         /// The entity that asked.
@@ -233,13 +235,14 @@ pub enum InvalidRequest {
 
 /// The reason why a correction was not made, or may not have been made.
 ///
-/// If it [may be repeated](Self::may_be_repeated), the correction counts as not made: the same call
-/// completes it in each bucket.
+/// If the call [may be repeated](Self::may_be_repeated), its permit counts the correction as not
+/// made: the same call completes it in each bucket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdjustError {
     /// The answer was lost. Either the item no longer shows if the tokens were given back, or the
-    /// time ran out first. Do not repeat it: the attempt may have taken effect or may still do so.
+    /// time ran out first. Do not repeat the correction: it may have taken effect or may still do
+    /// so.
     #[error("the answer was lost: the correction may or may not have been made")]
     Ambiguous(#[source] BoxError),
     /// Other writers prevented the write until time ran out; nothing was done.
@@ -247,9 +250,9 @@ pub enum AdjustError {
     Contended,
     /// The store did not answer in time; or it answered that it failed (the source is a
     /// [`StoreFailure`]); or an earlier answer was lost, and the store answers now (the source is
-    /// an `AdjustError`). A debit may have been made, and with a key any correction. The permit
-    /// sends it again as the same write, which takes effect once unless the bucket has forgotten
-    /// its id.
+    /// an `AdjustError`). A debit may have been made, and so may any correction with a key. A
+    /// permit sends the debit again as the same write, which takes effect once unless the bucket
+    /// has forgotten its id.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The correction is invalid.

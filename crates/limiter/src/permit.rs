@@ -40,8 +40,8 @@ impl Balance<'_> {
         self.corrected(self.stored.min(self.rule.burst()))
     }
 
-    /// The correction comes after the cap: tokens that a full bucket would have earned meanwhile
-    /// cannot make up for it.
+    /// The balance after the corrections. They are subtracted from `tokens`, which is capped at the
+    /// burst already: refill that the cap has cut off cannot make up for a correction.
     fn corrected(&self, tokens: Millitokens) -> Millitokens {
         let available = i128::from(tokens.get()) - self.adjusted;
         Millitokens::saturating(available).min(self.rule.burst())
@@ -50,7 +50,7 @@ impl Balance<'_> {
 
 /// Tokens that were taken before the limited work starts.
 ///
-/// Dropping it keeps the consumption as it is, at once and without a call.
+/// Dropping a permit makes no call, and the consumption stays as it is.
 pub struct Permit {
     limiter: Limiter,
     deadline: Duration,
@@ -105,11 +105,12 @@ impl Permit {
     ///   another amount replaces it, and zero cancels it.
     /// - If the answer to a debit was lost, the next call first sends it again under its id, so it
     ///   is done once.
-    /// - Once the bucket has forgotten the id ([`guide`](crate::guide#lost-answers)), such a debit may
+    /// - Once the bucket has forgotten the id ([`guide`](crate::guide#lost-answers)), such a debit
+    ///   may
     ///   be done twice, the restrictive direction.
     ///
-    /// If the future is dropped, the same holds, except that tokens on their way back count as
-    /// given back.
+    /// If the future is dropped, the same holds, except that tokens that were being given back
+    /// count as given back.
     ///
     /// After [`Ambiguous`](AdjustError::Ambiguous), which occurs only if tokens were to be given
     /// back, the correction counts as made: another call is another correction.
@@ -142,8 +143,9 @@ impl Permit {
         self.adjust_each(&by, |_| by.clone()).await
     }
 
-    /// Corrects the consumption of several limits to these amounts, in one write for each bucket: the
-    /// work is done, and its cost is known. Limits that are not named stay as they are.
+    /// Corrects the consumption of several limits to these amounts, in one write for each bucket:
+    /// call this when the work is done and its cost is known. Limits that are not named stay as
+    /// they are.
     ///
     /// ```
     /// # use sluicegate::{Limit, Limiter, MemoryStore};
@@ -158,7 +160,7 @@ impl Permit {
     /// };
     /// let estimate = amounts(500, 10_000_000)?;
     /// let permit = limiter.acquire("u", "gpt-4").consume_all(&estimate).limits(limits).await?;
-    /// // It took fewer tokens, but they cost more.
+    /// // The work took fewer tokens, but they cost more.
     /// permit.correct_to(&amounts(410, 12_345_678)?).await?;
     /// assert_eq!(permit.remaining()[1].available.get(), 200_000_000_000 - 12_345_678);
     /// # Ok(())
@@ -225,8 +227,8 @@ impl Permit {
     }
 
     /// As [`release`](Self::release), for a permit that is shared or may have to try again. Several
-    /// callers may call this; the tokens go back once, even if all stop waiting. Amounts adjusted
-    /// afterwards are consumed again. A debit whose answer was lost is settled first.
+    /// callers may call this; the tokens go back once, even if all stop waiting. A later adjustment
+    /// consumes tokens again. A debit whose answer was lost is settled first.
     ///
     /// # Errors
     /// [`AdjustError`]. Calling again gives back the rest, bucket by bucket. After
@@ -281,7 +283,8 @@ impl Permit {
         let near_share = self.limiter.options().near_share;
         let is_near = |balance: &Balance<'_>| {
             let is_near = |available| summary::share(available, balance.rule.burst()) <= near_share;
-            // Most balances suffice without their refill, which takes a clock and divisions.
+            // Most balances are high enough even without their refill, which costs a clock reading
+            // and divisions.
             is_near(balance.without_refill()) && is_near(balance.at(self.limiter.clock().now()))
         };
         let logs = lock(&self.logs);

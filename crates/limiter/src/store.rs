@@ -194,8 +194,8 @@ pub struct Adjusted {
     /// Limits that the bucket no longer has: nothing was corrected there.
     pub dropped: Vec<LimitName>,
     /// After an [`AdjustRequest`](crate::request::AdjustRequest): these limits, each with the
-    /// entity whose bucket lacks it (its own or the parent's). Empty after a correction of a
-    /// permit.
+    /// entity whose bucket lacks it (the requested entity or its parent). Empty after a correction
+    /// of a permit.
     pub dropped_of: Vec<(EntityId, LimitName)>,
     /// True if the correction had to give up its conditions on the balance.
     pub is_forced: bool,

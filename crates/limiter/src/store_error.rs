@@ -1,4 +1,5 @@
-//! Errors that come from behind a store, below every type that carries them.
+//! Errors of the service behind a store. Other error types carry them, so they have a file of their
+//! own.
 
 use sluicegate_core::ItemError;
 
@@ -42,7 +43,7 @@ pub enum SetupError {
 #[error("the store answered that it failed")]
 pub struct StoreFailure(#[source] pub(crate) BoxError);
 
-/// An error with its sources.
+/// The text of an error and of its sources.
 pub(crate) fn described(error: &BoxError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

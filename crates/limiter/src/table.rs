@@ -2,8 +2,8 @@
 //! transaction, read items.
 //!
 //! A table executes and knows no policy. [`DynamoTable`](crate::dynamo::DynamoTable) sends plans to
-//! DynamoDB; [`MemoryTable`](crate::store::MemoryTable) applies them to a map, for tests of programs that
-//! use a limiter and for the model of this one. Both pass the same suite.
+//! DynamoDB; [`MemoryTable`](crate::store::MemoryTable) applies them to a map, for tests of this
+//! limiter and of programs that use it. Both pass the same suite.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ pub trait Table: Send + Sync + 'static {
         plan: &WritePlan,
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 
-    /// Executes a plan on each of several buckets, all or none. The same token with the same plans
-    /// never applies them twice. With a mark, the transaction also requires that there is no such mark, and
-    /// leaves it.
+    /// Executes a plan on each of several buckets, all or none, and returns the write units. The
+    /// same token with the same plans never applies them twice. With a mark, the transaction also
+    /// requires that there is no such mark, and writes it.
     fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
@@ -100,7 +100,8 @@ pub enum WriteError {
 /// The reason why a transaction was not done, or may not have been.
 #[derive(Debug)]
 pub enum TransactError {
-    /// One reason for each write, in their order; at least one is not `None`.
+    /// One reason for each write, in their order. If all are `None`, the item of the mark was the
+    /// reason, but not because the mark exists.
     Cancelled(Vec<Cancelled>),
     /// There is such a mark: nothing was done now.
     Marked,
@@ -119,11 +120,11 @@ pub enum Cancelled {
     Table(TableError),
 }
 
-/// An error of a table, other than a condition.
+/// An error of a table, other than a failed condition.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// Another write of the same item was in flight, or an earlier copy of this transaction; this call
-    /// did nothing.
+    /// Another write of the same item was in flight, or an earlier copy of this transaction; this
+    /// call did nothing.
     #[error("another transaction was writing the same item")]
     Conflict,
     /// The table has no capacity for this now; nothing was done.

@@ -1,13 +1,13 @@
 //! Claims the thresholds that a usage window reached, and puts their alerts into the outbox.
 //!
 //! The claim and the outbox entry are one transaction, with the condition that the window has no
-//! such claim. The decision compares the window's sums with its claims, and not with the sums
-//! before this write: a crash between the count and the claim loses nothing, because the batch is
-//! delivered again, its updates are refused, and the answer to a refused update holds the window.
-//! No read is needed.
+//! such claim. A threshold is claimed if the window's sum reached it and the window has no claim of
+//! it; the sum before this write does not matter. So a crash between the count and the claim loses
+//! nothing: the batch is delivered again, its updates are refused, and the answer to a refused
+//! update holds the window. No read is needed.
 //!
-//! A group is looked at only if one of its records consumed something. Apart from a recount, only
-//! such a record raises a sum, and the delivery that counts it is not acknowledged before its
+//! A group is checked only if one of its records consumed something. Apart from a recount, only
+//! such a record raises a sum, and the delivery that counts it is acknowledged only after its
 //! claims are made.
 
 use std::time::Duration;
@@ -56,12 +56,12 @@ enum ClaimAnswer {
 }
 
 impl AlertClaims<'_> {
-    /// Claims what the window reached, and adds that to the result of writing it. If the claims
-    /// cannot be made, the group must be delivered again from its first record.
+    /// Claims the thresholds that the window reached, and adds the alerts to the result of writing
+    /// it. If the claims cannot be made, the group must be delivered again from its first record.
     pub(crate) async fn claim(self, mut result: WindowResult) -> WindowResult {
         let Some(item) = result.item.take() else { return result };
         let state = state_of(item);
-        if self.settings.alerts == Switch::Off || !state.has_usage() || !self.may_raise() {
+        if self.settings.alerts == Switch::Off || !state.has_usage() || !self.has_consumption() {
             return result;
         }
         if let Err(error) = self.claim_due(state, &mut result).await {
@@ -73,7 +73,7 @@ impl AlertClaims<'_> {
     }
 
     /// True if some record of the group consumed something.
-    fn may_raise(self) -> bool {
+    fn has_consumption(self) -> bool {
         let mut deltas = self.group.records().iter().flat_map(|record| &record.deltas);
         deltas.any(|delta| delta.consumed_milli > 0)
     }

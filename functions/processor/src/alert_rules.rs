@@ -1,5 +1,5 @@
-//! The thresholds in the table, read at most once a minute; with a receiver of alerts, also those
-//! that wait for their delivery.
+//! The thresholds in the table, read at most once a minute. If the processor has an outbox, the
+//! same read returns the alerts that wait for their delivery.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ struct Loaded {
 }
 
 impl RulesCache {
-    /// The thresholds, read within the last minute. Callers that come while they are read wait for
-    /// that read. It adds the alerts that wait to the outbox, if there is one.
+    /// The thresholds, read within the last minute. Callers that come during a read wait for it. A
+    /// read also replaces the waiting alerts of the outbox, if there is one.
     pub(crate) async fn get(
         &self,
         client: &Client,
@@ -119,7 +119,7 @@ async fn read_page(
     };
     let output = match tokio::time::timeout_at(deadline, request.send()).await {
         Err(_) => return Err(WriteError::out_of_time()),
-        // A request that can never be read is a matter for a person.
+        // A person must look at an invalid query.
         Ok(Err(error)) => return Err(WriteError::of(&error).invalid_as_needs_operator()),
         Ok(Ok(output)) => output,
     };
@@ -132,7 +132,7 @@ async fn read_page(
     Ok(Page { settings, waiting, next: output.last_evaluated_key })
 }
 
-/// The values of the items that have one. A broken item is reported and hides no other.
+/// The values of the items that have one. A broken item is logged and left out.
 fn readable<T>(items: &[Item], from_item: fn(&Item) -> Result<Option<T>, ItemError>) -> Vec<T> {
     let values = items.iter().filter_map(|item| {
         from_item(item).unwrap_or_else(|error| {

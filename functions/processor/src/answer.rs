@@ -7,14 +7,14 @@ use sluicegate_core::{SequenceNumber, WindowGroup};
 
 use crate::write_error::WriteError;
 
-/// A failed condition costs as much as the write: at least this. The answer does not name the
-/// units.
+/// The units of a failed condition, a lower bound: it costs as much as the write, and its answer
+/// does not name the units.
 pub(crate) const FAILED_CONDITION_UNITS: f64 = 1.0;
 
 /// The item of a usage window.
 pub(crate) type WindowItem = HashMap<String, AttributeValue>;
 
-/// The table's answer to one write, or the reason why there is none.
+/// The table's answer to one write, or the reason why the write failed.
 pub(crate) enum WriteAnswer {
     Done {
         write_units: f64,
@@ -32,7 +32,7 @@ pub(crate) enum WriteAnswer {
 }
 
 impl WriteAnswer {
-    /// The answer of a write that was done, with these units; `None`: the answer does not name them.
+    /// The answer of a write that was done, with its units. An answer without units counts as lost.
     pub(crate) fn of_units(units: Option<f64>, item: Option<WindowItem>) -> Self {
         match units {
             Some(write_units) => Self::Done { write_units, item },
@@ -40,7 +40,7 @@ impl WriteAnswer {
         }
     }
 
-    /// The answer of a refused condition, which holds the window's item.
+    /// The answer to a write whose condition failed; it holds the window's item.
     pub(crate) fn of_failed_condition(item: Option<&WindowItem>, group: &WindowGroup<'_>) -> Self {
         match watermark(item, group) {
             Ok(Some(watermark)) => Self::ConditionFailed { watermark, item: item.cloned() },
@@ -50,12 +50,13 @@ impl WriteAnswer {
     }
 }
 
-/// The units of a write; every write asks for them.
+/// The units of a write; `None` if the answer lacks them, though every write asks for them.
 pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
     capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
-/// The watermark in a window's item; `None` if the window is not done with any record of the stream.
+/// The watermark in a window's item; `None` if the window is not done with any record of the
+/// stream.
 pub(crate) fn watermark(
     item: Option<&WindowItem>,
     group: &WindowGroup<'_>,

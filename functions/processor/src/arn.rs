@@ -1,4 +1,4 @@
-//! The names of SNS topics and EventBridge event buses.
+//! The ARNs of SNS topics and EventBridge event buses.
 
 /// The ARN of a topic or of an event bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) enum Service {
 }
 
 impl Arn {
-    /// `None` if the text is the ARN of something else, such as a subscription, or of nothing.
+    /// `None` if the text is no ARN, or that of something else, such as a subscription.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let parts: Vec<_> = text.split(':').collect();
         let ["arn", partition, service, region, account, resource] = *parts else { return None };
@@ -44,7 +44,7 @@ impl Arn {
         self.service
     }
 
-    /// The region that has it. It may be another one than the table's.
+    /// The region of the topic or the event bus. It may differ from the table's region.
     pub(crate) fn region(&self) -> &str {
         &self.region
     }

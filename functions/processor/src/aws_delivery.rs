@@ -21,7 +21,7 @@ use crate::write_error::{explain, one_line};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The source of the events, in rules of an event bus.
 const SOURCE: &str = "sluicegate";
-/// The longest part of a service's answer that is kept.
+/// The most characters of a service's answer that are kept.
 const REASON_CHARS: usize = 400;
 
 /// A topic or an event bus, with the client of its service.
@@ -64,7 +64,8 @@ impl AwsDelivery {
     async fn publish(&self, client: &aws_sdk_sns::Client, event: Event) -> Result<(), String> {
         let mut request = client.publish().topic_arn(self.arn.text()).message(event.body);
         if self.arn.is_fifo() {
-            // The order of alerts says nothing, so no alert waits for another one.
+            // Each alert is a message group of its own: the order of alerts does not matter, so
+            // none waits for another one.
             request = request.message_group_id(&event.id).message_deduplication_id(&event.id);
         }
         request.send().await.map(|_| ()).map_err(|error| self.reason(&error))

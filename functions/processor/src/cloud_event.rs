@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use sluicegate_core::{EpochMillis, OutboxEntry, Window};
 
-/// The type of the events; a change of its data that receivers notice would change it.
+/// The type of the events. A change of their data that receivers notice needs a new type.
 pub(crate) const TYPE: &str = "sluicegate.threshold.reached.v1";
 
 /// An event that is ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// The same in every delivery, and of this table alone.
+    /// The same in every delivery of the alert, and different in every table.
     pub(crate) id: String,
-    /// The instant at which the threshold was found reached.
+    /// The time at which the processor found that the threshold was reached.
     #[cfg_attr(not(feature = "aws-alerts"), expect(dead_code, reason = "for EventBridge"))]
     pub(crate) at: EpochMillis,
     /// The event in JSON.
@@ -21,7 +21,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// The event of an entry of the outbox of a table, the `source`.
+    /// The event of an entry of the outbox. The `source` names the table.
     pub(crate) fn new(source: &str, entry: &OutboxEntry) -> Self {
         let id = id(source, entry);
         let body = cloud_event(source, &id, entry).to_string();
@@ -29,14 +29,16 @@ impl Event {
     }
 }
 
-/// The id of the alert, and a hash of the source: two tables may have the same alert and one receiver.
+/// The id of the alert, and a hash of the source: two tables may send the same alert to one
+/// receiver.
 fn id(source: &str, entry: &OutboxEntry) -> String {
     let hash = Sha256::digest(source);
     let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{hash}", entry.alert.id())
 }
 
-/// Amounts are decimals of tokens or of the currency, as texts, because JSON readers round numbers.
+/// Amounts are decimals of tokens or of the currency's unit. They are texts, because many JSON
+/// readers round numbers.
 fn cloud_event(source: &str, id: &str, entry: &OutboxEntry) -> Value {
     let alert = &entry.alert;
     let limit = &alert.limit;

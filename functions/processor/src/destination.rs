@@ -10,7 +10,7 @@ use crate::webhook::Webhook;
 
 /// The pause after the first failed delivery.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// The pause doubles with each failure, this often: to 64 minutes.
+/// The pause doubles this many times, up to 64 minutes.
 const DOUBLINGS_MAX: u32 = 6;
 
 /// The place that alerts are delivered to.
@@ -30,7 +30,7 @@ pub(crate) enum Target {
 impl Destination {
     /// A destination from its text: an `https://` URL, the ARN of an SNS topic, or that of an
     /// EventBridge event bus. The secret is that of a webhook's signatures: base64, with or without
-    /// `whsec_` before it. The others need none and ignore it.
+    /// `whsec_` before it. A topic or an event bus needs no secret and ignores it.
     ///
     /// # Errors
     /// [`InvalidDestination`] says what to give instead.
@@ -44,7 +44,7 @@ impl Destination {
         Ok(Self { target, first_pause: FIRST_PAUSE })
     }
 
-    /// Reads `ALERTS_TO` and `ALERTS_SECRET` through `get`; none if there is no destination. An
+    /// Reads `ALERTS_TO` and `ALERTS_SECRET` through `get`; `None` if no destination is set. An
     /// empty value counts as not set.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Destination {
         self
     }
 
-    /// The pause after so many failed deliveries, at least one.
+    /// The pause after this number of failed deliveries, which is at least one.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.first_pause * 2_u32.pow(failures.saturating_sub(1).min(DOUBLINGS_MAX))
     }

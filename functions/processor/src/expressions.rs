@@ -1,4 +1,4 @@
-//! Every expression that the processor sends, built from the decisions of `core`.
+//! Every expression of a write that the processor sends, built from the decisions of `core`.
 //!
 //! Names and values are positional placeholders, so no name from outside is ever parsed as part of
 //! an expression.
@@ -11,12 +11,12 @@ use sluicegate_core::{
     LimitName, Millitokens, QuarantineState, SequenceNumber, WindowGroup, WindowUpdate,
 };
 
-/// The requirement of a recount's transaction for each window.
+/// The condition that a recount's transaction sets on each window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowCondition {
     /// The watermark is at or past the record, so no delivery counts the record.
     AtOrPastRecord,
-    /// None: the record is too old to be delivered again.
+    /// No condition: the record is too old to be delivered again.
     None,
 }
 
@@ -80,8 +80,8 @@ impl Update {
         sets
     }
 
-    /// Ends the expression, which has SET clauses, with the expiry of a window. A window that is
-    /// kept for ever loses the one that an earlier setting gave it.
+    /// Adds the expiry of a window to the expression, which ends with SET clauses. If the window is
+    /// kept for ever, this removes the expiry that an earlier setting gave it.
     fn expire(&mut self, expiry_s: Option<i64>) {
         let clause = match expiry_s {
             Some(expiry_s) => format!(", {}", self.term(keys::TTL, " = ", number(expiry_s))),
@@ -103,8 +103,8 @@ impl Update {
     }
 }
 
-/// The most amounts that an update stores: as many limits as a bucket of ours has. With them and
-/// 200 sums an expression stays within its size.
+/// The most amounts that an update stores: the most limits that a bucket of this limiter has
+/// (`LIMITS_MAX`). An expression with 40 amounts and 200 sums is within DynamoDB's size.
 const AMOUNTS_MAX: usize = 40;
 
 /// Adds an update to its window, stores the amounts of calendar limits and advances the watermark,
@@ -160,8 +160,8 @@ pub(crate) fn advance_watermark(
     built
 }
 
-/// Adds limits of a quarantined record to a window and leaves its watermark alone; in one
-/// transaction with the entry's own update.
+/// Adds the consumption of some limits of a quarantined record to a window, and leaves the window's
+/// watermark alone. It is sent in one transaction with the update of the entry.
 pub(crate) fn count_quarantined(
     group: &WindowGroup<'_>,
     limits: &[(LimitName, i128)],
@@ -180,7 +180,7 @@ pub(crate) fn count_quarantined(
     let sets = built.index_clauses(group).join(", ");
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
     match (condition, group.records().last()) {
-        // The window exists, and keeps the expiry that its processor gave it.
+        // The window exists, because the condition compares its watermark. It keeps its expiry.
         (WindowCondition::AtOrPastRecord, Some(record)) => {
             let watermark = group.watermark_attribute();
             built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));

@@ -1,9 +1,9 @@
-//! The reasons why alerts cannot be delivered to a place.
+//! The reasons why a destination of alerts cannot be used.
 
 /// A destination that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidDestination {
-    /// The ARN is not of a place that alerts can be delivered to.
+    /// The ARN is not that of an SNS topic or an EventBridge event bus.
     #[error(
         "{0:?} is not a destination for alerts: give an https:// URL, arn:aws:sns:REGION:ACCOUNT:TOPIC or arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
     )]

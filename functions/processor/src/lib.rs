@@ -3,12 +3,12 @@
 //! [`Processor::handle`] is a plain function over the records of one event. The `bootstrap` binary
 //! runs it as a Lambda, `sluicegate replay` runs it locally; both are equally exact:
 //! * every record is counted once in every window it belongs to, however often it is delivered,
-//!   because each update is conditioned on the window's watermark, the newest position that it is
-//!   done with;
+//!   because each update is conditioned on the window's watermark, the newest position that the
+//!   window is done with;
 //! * a record that cannot be counted is kept in quarantine and the batch goes on;
-//! * a write that fails is repeated while the invocation has time, if that can help. Otherwise the
-//!   position of its first record is reported, and Lambda delivers again from there;
-//! * with alerts switched on, each threshold that a window reaches is put into the outbox once.
+//! * a write that fails is repeated while the invocation has time, if its failure is transient. If
+//!   no attempt succeeds, Lambda delivers its records again;
+//! * with alerts switched on, each threshold that a window reaches becomes one alert in the outbox.
 
 mod alert_claims;
 mod alert_rules;

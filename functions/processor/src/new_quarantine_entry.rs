@@ -13,7 +13,8 @@ use sluicegate_core::{
 use crate::expressions::{self, text};
 use crate::write_error::one_line;
 
-/// A DynamoDB item holds 400 KB; a record carries two images of one and is kept whole below this.
+/// A record of up to this size is kept whole. A DynamoDB item holds 400 KB, and a record may be
+/// larger, because it carries two images of an item.
 const RECORD_BYTES_MAX: usize = 350_000;
 /// An error may quote its input, so a reason is cut to this many characters.
 const REASON_CHARS_MAX: usize = 1_000;
@@ -78,9 +79,9 @@ impl NewQuarantineEntry {
         }
     }
 
-    /// False if this entry's record is of another stream, or surely comes after `other`. A record
-    /// without a readable stream counts as one of any stream; one without a readable position comes
-    /// before all records of its stream.
+    /// True if this entry's record may come before `other` in the same stream, or has the same
+    /// position. If the entry has no readable stream, its record may be of any stream. If it has no
+    /// readable position, its record may come before any other.
     pub(crate) fn may_precede(&self, other: &RecordDeltas<'_>) -> bool {
         let ItemKey::Quarantine(id) = &self.key else { return true };
         let is_of_other_stream = id.stream != other.stream && id.stream != StreamLabel::default();
@@ -114,7 +115,7 @@ pub(crate) fn first_that_fit(
         .collect()
 }
 
-/// Tells records of one position apart.
+/// A digest of an item's key: it tells records of several items with the same position apart.
 fn digest_of_item((pk, sk): (&str, &str)) -> Digest {
     digest(format!("{pk}\0{sk}").as_bytes())
 }
@@ -125,8 +126,9 @@ fn digest(bytes: &[u8]) -> Digest {
     Digest(first)
 }
 
-/// Cuts a record that is larger than an item. Of its images it keeps the attributes that metering
-/// reads, and a key, because an image without attributes is taken for a missing one.
+/// Cuts a record that is too large for an item. Its images keep the attributes that metering reads.
+/// They also keep the partition key, because metering takes an image without attributes for a
+/// missing one.
 fn cut_down(json: &str) -> String {
     let beginning = |text: &str| text.chars().take(RECORD_BYTES_MAX / 4).collect();
     let Ok(mut record) = serde_json::from_str::<Value>(json) else {

@@ -1,10 +1,10 @@
 //! Delivers the alerts of the outbox, each at least once.
 //!
-//! An entry stays open in the table until its delivery is confirmed. The entries that wait are known
-//! from the minutely read of the thresholds, which returns them too, and from the claims of this
-//! process, so that no read is made for them alone. A process that ends between a delivery and its
-//! mark delivers again, with the same id. A process that cannot mark an entry repeats the mark, not the
-//! delivery.
+//! An entry stays open in the table until the destination accepts its alert, or until it is given
+//! up. No read is made for open entries alone: they come with the minutely read of the thresholds,
+//! and from the claims of this process. After each delivery, the process marks the entry: it stores
+//! the result. If a process ends before the mark, the alert is delivered again, with the same id. A
+//! process that cannot mark an entry repeats the mark, not the delivery.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,14 +28,17 @@ use crate::write_error::{WriteError, is_failed_condition};
 
 /// Deliveries at once.
 const DELIVERIES_AT_ONCE: usize = 8;
-/// Failed deliveries after which an entry is given up and a person must look: with an hour between
-/// them, about a day.
+/// After this many failed deliveries an entry is given up, and a person must look at it. With the
+/// longest pause of about an hour, that takes about a day.
 const ATTEMPTS_MAX: u32 = 30;
-/// Failed deliveries of one turn, with none that succeeded, after which the destination is left alone
-/// for the pause after a first failure: each may have taken until its timeout, and the stream waited.
-/// Until one succeeds, no more are begun, so that none has to be abandoned after it was accepted.
+/// If this many deliveries of a turn fail and none succeeds, the turn ends, and the destination is
+/// left alone for the pause after a first failure. Each delivery may have taken until its timeout,
+/// and the stream waits for the turn. Before the first success, the failed deliveries and those in
+/// flight are at most this many. So no delivery is in flight when the turn ends in this way, and
+/// none is abandoned that the destination accepts.
 const FAILURES_MAX: usize = 8;
-/// The time for which one turn begins deliveries: they must not hold the stream up.
+/// The time for which one turn begins deliveries. It is short, because the stream waits for the
+/// turn.
 const TURN_TIME: Duration = Duration::from_secs(10);
 /// The time for which a mark is repeated.
 const MARK_TIME: Duration = Duration::from_secs(2);
@@ -47,10 +50,10 @@ const SENT_KEPT_S: i64 = 7 * 86_400;
 pub(crate) struct Outbox {
     sender: Sender,
     waiting: Mutex<Entries>,
-    /// Entries as they must be marked, because an attempt to mark them failed.
+    /// Entries whose mark failed, in the state that the next attempt must store.
     unmarked: Mutex<Entries>,
-    /// Held while entries are delivered: each by one task of this process at a time. The time until
-    /// which the destination is left alone.
+    /// A task holds this lock while it delivers, so that one task of this process delivers at a
+    /// time. It guards the time until which the destination is left alone.
     turn: tokio::sync::Mutex<Instant>,
 }
 
@@ -61,7 +64,7 @@ type Entries = BTreeMap<(EpochMillis, AlertId), OutboxEntry>;
 pub struct Deliveries {
     /// Alerts that the destination accepted.
     pub sent: u64,
-    /// Deliveries that failed and are tried again later.
+    /// Failed deliveries, and failed repetitions of marks. They are tried again later.
     pub failed: u64,
     /// Alerts that were given up: a person must look at them.
     pub given_up: u64,
@@ -73,23 +76,22 @@ impl Outbox {
         Self { sender, waiting, unmarked, turn: tokio::sync::Mutex::new(Instant::now()) }
     }
 
-    /// Takes in the entries that wait in the table, by a complete read. Another process may have
-    /// delivered others.
+    /// Replaces the known entries by those that a complete read of the table found open.
     pub(crate) fn replace_all(&self, found: impl IntoIterator<Item = OutboxEntry>) {
-        let found: Entries = found.into_iter().map(|entry| (place(&entry), entry)).collect();
-        // The others are closed, or gone.
-        entries(&self.unmarked).retain(|place, _| found.contains_key(place));
-        *entries(&self.waiting) = found;
+        let found: Entries = found.into_iter().map(|entry| (order_key(&entry), entry)).collect();
+        // An entry that the read did not find is closed or deleted, and needs no mark.
+        lock(&self.unmarked).retain(|key, _| found.contains_key(key));
+        *lock(&self.waiting) = found;
     }
 
     /// Adds entries that wait in the table.
     pub(crate) fn add(&self, new: impl IntoIterator<Item = OutboxEntry>) {
-        entries(&self.waiting).extend(new.into_iter().map(|entry| (place(&entry), entry)));
+        lock(&self.waiting).extend(new.into_iter().map(|entry| (order_key(&entry), entry)));
     }
 
-    /// Delivers the entries that are due, as far as the time of a turn suffices. Deliveries that
-    /// have begun end by themselves, or are abandoned at `deadline`. If a task of this process
-    /// delivers already, or the destination is left alone, it does nothing.
+    /// Delivers the entries that are due. After `TURN_TIME` it begins no more deliveries. It waits
+    /// for those in flight, and abandons them at `deadline`. If another task of this process is
+    /// delivering, or the destination is left alone, it does nothing.
     pub(crate) async fn deliver(
         &self,
         client: &Client,
@@ -126,11 +128,11 @@ impl Outbox {
     }
 
     fn due(&self) -> Vec<OutboxEntry> {
-        entries(&self.waiting).values().filter(|entry| is_due(entry)).cloned().collect()
+        lock(&self.waiting).values().filter(|entry| is_due(entry)).cloned().collect()
     }
 
     async fn deliver_one(&self, client: &Client, table: &str, found: OutboxEntry) -> Deliveries {
-        let unmarked = entries(&self.unmarked).get(&place(&found)).cloned();
+        let unmarked = lock(&self.unmarked).get(&order_key(&found)).cloned();
         let entry = match unmarked {
             Some(unmarked) if !is_due(&unmarked) => {
                 let is_marked = self.mark(client, table, &found, &unmarked).await;
@@ -170,8 +172,8 @@ impl Outbox {
         Deliveries { failed: 1, ..Deliveries::default() }
     }
 
-    /// Marks an open entry, unless another process closed it. If that fails, it returns false, and the
-    /// next turn repeats the mark.
+    /// Marks an open entry, unless another process closed it. If the mark cannot be written, this
+    /// returns false, and a later turn repeats the mark.
     async fn mark(
         &self,
         client: &Client,
@@ -183,8 +185,8 @@ impl Outbox {
         let error = loop {
             match replace(client, table, old, new).await {
                 Ok(is_open) => {
-                    entries(&self.unmarked).remove(&place(old));
-                    entries(&self.waiting).remove(&place(old));
+                    lock(&self.unmarked).remove(&order_key(old));
+                    lock(&self.waiting).remove(&order_key(old));
                     if is_open && matches!(new.state, OutboxState::Open { .. }) {
                         self.add([new.clone()]);
                     }
@@ -194,7 +196,7 @@ impl Outbox {
                 Err(error) => break error,
             }
         };
-        entries(&self.unmarked).insert(place(new), new.clone());
+        lock(&self.unmarked).insert(order_key(new), new.clone());
         let reason = error.reason();
         tracing::warn!(reason, "an alert could not be marked, the mark is repeated");
         false
@@ -208,18 +210,19 @@ fn is_due(entry: &OutboxEntry) -> bool {
     }
 }
 
-fn entries(of: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
+fn lock(of: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The source of a table's events. Tables of one name in several regions have several sources.
+/// The source of a table's events. Tables of the same name in different regions have different
+/// sources.
 fn source(client: &Client, table: &str) -> String {
     let region = client.config().region().map_or("", Region::as_ref);
     // The name of a table may be an ARN; `/` and `:` are fine in a path.
     format!("/sluicegate/{region}/{table}")
 }
 
-/// Replaces an open entry in the table; false if it is not open any more.
+/// Replaces an open entry in the table; false if the entry is no longer open.
 async fn replace(
     client: &Client,
     table: &str,
@@ -265,7 +268,7 @@ async fn replace(
     }
 }
 
-fn place(entry: &OutboxEntry) -> (EpochMillis, AlertId) {
+fn order_key(entry: &OutboxEntry) -> (EpochMillis, AlertId) {
     (entry.at, entry.alert.id())
 }
 

@@ -45,7 +45,7 @@ pub struct Outcome {
     pub window_keys: Vec<ItemKey>,
 }
 
-/// A record, or one window's share of it, that went to quarantine.
+/// A record that went to quarantine, for all its windows or for one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// Key of its entry.
@@ -59,7 +59,8 @@ pub struct Quarantined {
 /// A write that was not confirmed in this invocation. Repeating it is safe, even if it was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The oldest record of the write; `None` if it has no readable position.
+    /// The position of the oldest record of the write; `None` if that record has no readable
+    /// position.
     pub first: Option<SequenceNumber>,
     /// The reason, in one sentence.
     pub reason: String,

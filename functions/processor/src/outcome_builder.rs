@@ -18,8 +18,8 @@ use crate::write_error::WriteError;
 /// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
-    /// Records that some window was done with before, by the addresses of their JSON: a record is
-    /// in the windows of every kind and is reported once.
+    /// Records that some window was done with before, by the addresses of their JSON. A record is
+    /// in one window of every kind, and the set counts it once.
     dropped: HashSet<usize>,
 }
 
@@ -121,10 +121,10 @@ impl OutcomeBuilder {
         self.outcome
     }
 
-    /// The position at which Lambda must begin the next delivery: the lowest one that failed. Event
-    /// source mappings deliver one stream in order. If a batch is not in that order, it is the
-    /// position of the batch's first record. A record without a readable position after one with a
-    /// position also breaks the order.
+    /// The position at which Lambda must begin the next delivery. For a batch in the order of one
+    /// stream, as event source mappings deliver it, this is the lowest position that failed. For
+    /// any other batch, it is the position of the first record. A record without a readable
+    /// position breaks the order if it follows a record with a position.
     fn next_delivery_start(
         &self,
         records: &[Box<RawValue>],

@@ -56,8 +56,9 @@ impl Processor {
         self
     }
 
-    /// Delivers the alerts that are due. It needs no batch. It reads the table if the last read is
-    /// a minute old. Without a destination it does nothing.
+    /// Delivers the alerts that are due, without a batch. If the last read of the alerts in the
+    /// table is a minute old, it first reads them again. Without a destination, or if another
+    /// region counts the table, it does nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.
@@ -92,7 +93,7 @@ impl Processor {
     /// done by then are reported in the outcome's response. Then it delivers the alerts that are
     /// due. An event without records, which a schedule sends, first reads the waiting alerts from
     /// the table, as [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the
-    /// table, it reports all records as done and delivers no alert.
+    /// table, no record is reported as failed, and no alert is delivered.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         if self.is_elsewhere() {
             let report = Report { records: as_u64(records.len()), ..Report::default() };
@@ -109,10 +110,10 @@ impl Processor {
         });
         let entries: &Vec<_> =
             &batch.uncountable.iter().map(NewQuarantineEntry::of_record).collect();
-        // Records behind an uncountable one wait until it is in quarantine, and until the records
-        // before the uncountable one are counted. A watermark hides all records at or below it: if
-        // they are delivered again, they are dropped as duplicates, also by a later version that
-        // could count them.
+        // Records behind an uncountable one are written last: when it is in quarantine, and the
+        // records before it are counted. Otherwise a watermark could pass a record that is neither
+        // counted nor in quarantine. When that record is delivered again, its windows would drop it
+        // as a duplicate, also in a later version that could count it.
         let (behind, unblocked): (Vec<_>, Vec<_>) = batch
             .records
             .into_iter()
@@ -128,9 +129,10 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
-        // Records that this filter drops are not lost. In one stream, the position that is reported
-        // is before all of them, so Lambda delivers them again; in a batch out of order, Lambda
-        // begins again at its first record.
+        // Records that this filter drops are delivered again. In a batch in the order of one
+        // stream, the reported position is at or before all of them. In a batch out of order, it is
+        // the position of the first record. If there is no position to report, the whole batch
+        // comes again.
         let ready = behind
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
@@ -154,8 +156,8 @@ impl Processor {
         deadline: Instant,
     ) -> (GroupedBatch<'a>, Vec<WindowResult>) {
         let grouped = group_by_window(records, &self.settings.window_kinds);
-        // By index: with closures over references the compiler cannot show that this future is
-        // `Send`.
+        // The closures take an index. If they took a reference, the compiler could not show that
+        // this future is `Send`.
         let writer = &|n: usize| WindowWriter {
             client: &self.client,
             settings: &self.settings,
@@ -189,8 +191,8 @@ impl Processor {
     }
 }
 
-/// Runs numbered futures, at most [`WRITES_AT_ONCE`] at a time; the results are in their order. A
-/// future that has to wait takes one slot and does not delay those behind it.
+/// Runs numbered futures, at most [`WRITES_AT_ONCE`] at a time; the results are in the order of the
+/// numbers. A future that has to wait takes one slot and does not delay those behind it.
 async fn bounded<T>(futures: impl Iterator<Item = impl Future<Output = (usize, T)>>) -> Vec<T> {
     let mut results: Vec<_> =
         stream::iter(futures).buffer_unordered(WRITES_AT_ONCE).collect().await;

@@ -1,7 +1,7 @@
 //! Puts records that cannot be counted into quarantine, so that none is ever given up silently.
 //!
-//! An entry is put only if there is none: a redelivery neither duplicates an open entry nor reopens one
-//! that was counted or dropped since. `window_writer.rs` puts the entries of records that one window
+//! An entry is put only if there is none with its key. So a redelivery neither duplicates an open
+//! entry nor reopens a closed one. `window_writer.rs` puts the entries of records that one window
 //! cannot accept.
 
 use aws_sdk_dynamodb::Client;
@@ -16,7 +16,7 @@ use crate::new_quarantine_entry::NewQuarantineEntry;
 use crate::settings::Settings;
 use crate::write_error::WriteError;
 
-/// An entry that is in the quarantine.
+/// The result of putting an entry that is now in the quarantine.
 #[derive(Debug)]
 pub(crate) struct PutOutcome {
     /// False if an earlier delivery put it there.

@@ -4,18 +4,19 @@
 //! cannot write the windows as a delivery does, because their watermarks may be past the record and
 //! only move forward. Instead, one transaction adds the record to its windows and turns its entry
 //! from open to done. The state of the entry prevents a second recount from counting the record. A
-//! recount never moves a watermark: a moved watermark would hide earlier records that still wait for
-//! another delivery.
+//! recount never moves a watermark: a moved watermark would hide earlier records that still wait
+//! for another delivery.
 //!
 //! The stream can deliver the record again for 24 hours, perhaps to a version of the processor that
 //! can read a record that its predecessor could not. The recount therefore reads the watermarks of
-//! the record's windows first. It tries these rows from the top. A row applies if at least one window
-//! of the record is as the row says; it then decides for all of them:
+//! the record's windows first. Then it takes the first row of this table that applies. A row
+//! applies if at least one window of the record is as the row says, and then decides for all
+//! windows:
 //!
 //! | entry | watermark | recount |
 //! |---|---|---|
 //! | any | below the record, or none, and the stream may deliver the record again | leaves the entry open: that delivery would count the record |
-//! | of a whole record | at the record | closes the entry: only a delivery that counted the record moved the watermark there. A window whose watermark is below the record lacks it, because that delivery failed there: the recount counts the record in that window |
+//! | of a whole record | at the record | closes the entry: only a delivery that counted the record moved the watermark there. A window whose watermark is below the record does not have it, because that delivery failed there: the recount counts the record in that window |
 //! | of a whole record | past the record | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones. With [`IfUnknown::Count`], the recount counts |
 //! | of one window | at or past the record | counts: the transaction that wrote the entry advanced the watermark to the record or past it without counting it, and no delivery counts a record at or below a watermark |
 //! | any | below the record, or none | counts: no delivery counted the record, and none will |
@@ -46,7 +47,7 @@ use crate::write_error::WriteError;
 /// A stream holds records for 24 hours; twice that leaves room for a delivery in flight.
 const REDELIVERY_TIME: Duration = Duration::from_secs(48 * 3_600);
 
-/// The action for a record whose watermarks do not tell if it was counted.
+/// The action if the watermarks do not tell whether a record was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfUnknown {
     /// Leave its entry open.
@@ -67,11 +68,13 @@ pub enum Recounted {
     NothingToCount,
     /// It was given up; its entry is closed.
     GivenUp,
-    /// The entry was closed already, perhaps in this moment.
+    /// The entry is not as it was read: it is closed or gone, or another recount has counted some
+    /// of its limits.
     Closed,
-    /// It still cannot be counted, for this reason; its entry stays.
+    /// It still cannot be counted, for this reason; its entry stays open.
     Uncountable(String),
-    /// The recount cannot tell yet if it was or will be counted, for this reason; its entry stays.
+    /// The recount cannot tell yet if a delivery counted the record or will count it, for this
+    /// reason; its entry stays open.
     Undecided(String),
     /// A request failed, or its answer was lost, for this reason. Recount again: if the transaction
     /// was done, the entry is closed.
@@ -91,8 +94,9 @@ enum WatermarkOrder {
 
 impl Processor {
     /// Counts a quarantined record in the windows that lack it and closes its entry, in one
-    /// transaction (several if it names more than 200 limits, each noted in the entry). It costs a
-    /// read of each window and two write units for every item.
+    /// transaction. If the record names more than 200 limits, there are several transactions, and
+    /// each notes its progress in the entry. A recount costs a read of each window, and at least
+    /// two write units for each item of a transaction.
     ///
     /// The windows are those of the processor's settings, or the one kind that the entry is of.
     pub async fn recount(&self, entry: &QuarantineEntry, if_unknown: IfUnknown) -> Recounted {
@@ -100,7 +104,8 @@ impl Processor {
             return Recounted::Uncountable(entry.reason.clone());
         };
         let records = [json];
-        // Its processor counted this layout when it put the record here.
+        // The processor that quarantined the record counted its layout, so no layout is left out
+        // here.
         let batch = Batch::read(&records, Layouts::CompositeAndSharded);
         if let Some(uncountable) = batch.uncountable.into_iter().next() {
             return Recounted::Uncountable(uncountable.reason);
@@ -204,7 +209,7 @@ fn choose(
     })
 }
 
-/// True if the stream may deliver a record again that was created then.
+/// True if the stream may again deliver a record with this creation time.
 fn may_be_redelivered(created: EpochMillis) -> bool {
     let limit_s = i64::try_from(REDELIVERY_TIME.as_secs()).unwrap_or(i64::MAX);
     now_s().saturating_sub(created.get() / 1_000) < limit_s

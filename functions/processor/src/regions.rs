@@ -1,7 +1,7 @@
 //! Looks whether a table has replicas in other regions.
 //!
-//! Each replica has a stream of its own, with its own sequence numbers. So processors in two regions
-//! count each change twice, unless one region is the home region.
+//! Each replica has a stream of its own, with its own sequence numbers. So processors in two
+//! regions count each change twice, unless one region is the home region.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::TableDescription;
 use crate::settings::Settings;
 use crate::write_error::explain;
 
-/// A start does not wait longer than this for a warning.
+/// At its start, the processor waits at most this long for the table's description.
 const DESCRIBE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The regions of a table's replicas, without the region that described it.

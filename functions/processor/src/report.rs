@@ -18,14 +18,16 @@ pub struct Report {
     pub alerts: u64,
     /// Alerts that were delivered.
     pub alerts_sent: u64,
-    /// Deliveries of alerts that failed. They are tried again, unless they failed too often.
+    /// Failed deliveries of alerts, and failed repetitions of their marks. They are tried again,
+    /// unless a delivery failed too often.
     pub alerts_failed: u64,
     /// Alerts that failed too often: a person must look at them.
     pub alerts_given_up: u64,
     /// Windows and quarantine entries whose write must be repeated by a later delivery.
     pub retryable_failures: u64,
-    /// Write capacity units, a lower bound: as DynamoDB reported them, plus one for each refused
-    /// condition, whose answer does not name them.
+    /// Write capacity units of windows, claims and quarantine entries, as DynamoDB reported them.
+    /// The answer to a failed condition does not name its units. Here it counts as one unit, or as
+    /// none if it refused a claim, so the sum is a lower bound.
     pub write_units: f64,
     /// Age of the oldest record when it was processed, in milliseconds.
     pub record_age_ms: Option<f64>,

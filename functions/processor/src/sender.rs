@@ -1,4 +1,4 @@
-//! A destination with what it takes to reach it.
+//! A destination, with the client that reaches it.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Sender {
         }
     }
 
-    /// The pause after so many failed deliveries, at least one.
+    /// The pause after this number of failed deliveries, which is at least one.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.destination.pause(failures)
     }

@@ -12,8 +12,8 @@ pub enum Retention {
 }
 
 impl Retention {
-    /// The fewest days. A window must outlive the 24 hours in which the stream can deliver late, or
-    /// a late record would find no watermark and count again.
+    /// The fewest days. A window must outlive the 24 hours in which the stream can deliver late.
+    /// Otherwise a late record would find no watermark and count again.
     pub const MIN_DAYS: u32 = 2;
     /// The most days, a century.
     pub const MAX_DAYS: u32 = 36_525;
@@ -107,7 +107,7 @@ pub enum SettingsError {
         /// The value as given.
         value: String,
     },
-    /// The retention is not a number of days, or too short.
+    /// The retention is not a number of days, or out of range.
     #[error("USAGE_TTL_DAYS={value:?}: {source}")]
     Retention {
         /// The value as given.
@@ -172,8 +172,8 @@ impl Settings {
     }
 }
 
-/// True if a text has the form of a region's name: `eu-west-1`, `us-gov-east-1`. A name with a
-/// typing error would be no processor's region, and nothing would be counted.
+/// True if a text has the form of a region's name: `eu-west-1`, `us-gov-east-1`. This finds typing
+/// errors: if the home region is the region of no processor, nothing is counted.
 #[must_use]
 pub fn is_region(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();

@@ -1,6 +1,6 @@
-//! Sends alerts to an HTTP endpoint, signed as [Standard Webhooks](https://www.standardwebhooks.com)
-//! says: a receiver verifies the headers `webhook-id`, `webhook-timestamp` and `webhook-signature`
-//! with any of its libraries.
+//! Sends alerts to an HTTP endpoint, signed as [Standard
+//! Webhooks](https://www.standardwebhooks.com) says: a receiver verifies the headers `webhook-id`,
+//! `webhook-timestamp` and `webhook-signature` with any library of that standard.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,7 +24,7 @@ use crate::write_error::chain;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A secret with fewer bytes could be guessed.
 const SECRET_BYTES_MIN: usize = 16;
-/// Begins a secret in its usual spelling.
+/// The usual prefix of a secret.
 const SECRET_PREFIX: &str = "whsec_";
 
 /// An endpoint that alerts are posted to.

@@ -1,14 +1,14 @@
-//! Writes one usage window: it counts every record of its group or quarantines it, unless another
-//! delivery did so before.
+//! Writes one usage window: counts or quarantines each record of its group, unless another delivery
+//! did that before.
 //!
 //! The writer never reads the window. If the condition of an update fails, the answer holds the
-//! watermark, and the next update begins after it. If alerts are on, the answer to an update holds
-//! the window too, which costs nothing more.
+//! watermark, and the next update begins after it. If alerts are on, the answer to an update also
+//! holds the whole window, at no extra cost.
 //!
-//! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not a
-//! number, or one record alone names more limits than an expression holds), one transaction puts the entries
-//! of its first records into quarantine and advances the watermark to the last of them. A later
-//! delivery then cannot count the records that a recount will count.
+//! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not
+//! a number, or one record alone names more limits than an expression holds), one transaction
+//! quarantines the first records of the update and advances the watermark to the last of them. A
+//! later delivery then cannot count the records that a recount will count.
 
 use std::collections::BTreeMap;
 
@@ -53,15 +53,15 @@ pub(crate) struct WindowResult {
     /// Records that the window cannot accept.
     pub(crate) quarantined: Vec<Quarantined>,
     pub(crate) failure: Option<Failure>,
-    /// The window's item in the newest answer that has it. With alerts on, it is there if any
+    /// The window's item in the newest answer that has it. With alerts on, it is `Some` if any
     /// record of the group was counted, now or before.
     pub(crate) item: Option<WindowItem>,
     /// Alerts that were put into the outbox.
     pub(crate) alerts: u64,
 }
 
-/// A write that was sent. If its reply is lost and the next condition fails with a watermark of
-/// `last`, this write was done, or another delivery is done with the same records.
+/// A write that was sent. If its reply is lost and the next condition fails with the watermark
+/// `last`, its records are counted or quarantined: by this write or by another delivery.
 struct SentWrite {
     last: SequenceNumber,
     /// False if it puts records into quarantine instead.
@@ -93,12 +93,11 @@ impl WindowWriter<'_> {
                     result.item = item.or(result.item);
                     match lost_reply.take() {
                         Some(write) if write.last == found => result.add(write),
-                        // Another delivery did the records above `watermark`, up to `found`. They may
-                        // include a write of ours whose reply was lost. Nobody can tell which of them,
-                        // so all are reported as duplicates.
+                        // Another delivery advanced the watermark to `found`. An earlier write of
+                        // ours whose reply was lost may have counted some of the records up to
+                        // there. The answer does not tell which, so all are reported as duplicates.
                         _ => result.duplicates.extend(
-                            self.number_done_at(watermark.as_ref())
-                                ..self.number_done_at(Some(&found)),
+                            self.count_up_to(watermark.as_ref())..self.count_up_to(Some(&found)),
                         ),
                     }
                     watermark = Some(found);
@@ -142,7 +141,7 @@ impl WindowWriter<'_> {
 
     /// The number of records of the group that a window with this watermark is done with: it
     /// counted them, or the quarantine has them.
-    fn number_done_at(self, watermark: Option<&SequenceNumber>) -> usize {
+    fn count_up_to(self, watermark: Option<&SequenceNumber>) -> usize {
         self.group.records().len() - self.group.pending(watermark).len()
     }
 
@@ -201,7 +200,7 @@ impl WindowWriter<'_> {
         let entries =
             records.iter().map(|record| NewQuarantineEntry::of_window(self.group, record, reason));
         let mut to_put = new_quarantine_entry::first_that_fit(entries);
-        // An entry is at most a tenth of a transaction's size, so there is always one.
+        // One entry is far smaller than a transaction may be, so at least one fits.
         let last = records[..to_put.len()].last().map_or(update.first, |record| record.sequence);
         let built =
             expressions::advance_watermark(self.group, &update.first, &last, self.expiry_s());
@@ -297,9 +296,9 @@ impl WindowWriter<'_> {
 }
 
 impl WindowResult {
-    fn add(&mut self, done: SentWrite) {
-        self.writes += u64::from(done.adds_usage);
-        self.quarantined.extend(done.entries);
+    fn add(&mut self, write: SentWrite) {
+        self.writes += u64::from(write.adds_usage);
+        self.quarantined.extend(write.entries);
     }
 
     fn failed(mut self, first: SequenceNumber, error: WriteError) -> Self {
@@ -308,8 +307,8 @@ impl WindowResult {
     }
 }
 
-/// The write units of a transaction; zero if an engine's list of them is empty. `None`: the answer has
-/// no list, so it was damaged on its way.
+/// The write units of a transaction; zero if the answer's list of them is empty, as some engines
+/// send it. `None` if there is no list: the answer may come from something other than DynamoDB.
 pub(crate) fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
     let capacity = output.consumed_capacity.as_ref()?;
     Some(capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum())

@@ -1,4 +1,4 @@
-//! The reasons why DynamoDB did not execute a request, sorted by what can be done about them.
+//! The reasons why a request to DynamoDB failed, sorted by what can be done about them.
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -11,12 +11,12 @@ pub(crate) enum WriteError {
     /// Throttled, overloaded or out of reach: worth repeating, while this invocation has time.
     Transient {
         reason: String,
-        /// True if the write may have been done nevertheless: there was no answer, or none that
-        /// says if it was done.
+        /// True if the write may have been done nevertheless: there was no answer, or the answer
+        /// does not say if it was done.
         maybe_done: bool,
     },
-    /// Access is denied, the table does not exist, or an item is broken: a person must act first, and
-    /// a later delivery repeats the write.
+    /// Access is denied, the table does not exist, or an item is broken: a person must act first,
+    /// and a later delivery repeats the write.
     NeedsOperator(String),
     /// The request itself is invalid and always will be.
     Invalid(String),
@@ -46,7 +46,8 @@ impl WriteError {
         }
     }
 
-    /// An unknown refusal says nothing about the record: it needs a person and a later delivery.
+    /// An unknown refusal does not show that the record is at fault. So it is not `Invalid`: a
+    /// person must act, and a later delivery repeats the write.
     const fn of_class(class: ErrorClass, reason: String) -> Self {
         match class {
             ErrorClass::Invalid => Self::Invalid(reason),
@@ -60,7 +61,7 @@ impl WriteError {
         }
     }
 
-    /// Sorts the cancellation of a transaction: by the first of its items that caused it.
+    /// Sorts a cancelled transaction by the first of its items that caused the cancellation.
     pub(crate) fn of_reasons(reasons: &[CancellationReason]) -> Self {
         let cause = reasons.iter().find(|reason| reason.code() != Some("None"));
         // Cancelled without a reason: handled as another writer's conflict.
@@ -81,9 +82,9 @@ impl WriteError {
         Self::Transient { reason: "the invocation ran out of time".to_owned(), maybe_done: true }
     }
 
-    /// Treats an invalid transaction as an error for a person. The processor built it within
-    /// DynamoDB's limits, so its records are not at fault. They stay in the stream until a person has
-    /// looked at the table.
+    /// Treats an invalid request as an error for a person. The processor built the request within
+    /// DynamoDB's limits, so no record is at fault. The records are not quarantined: later
+    /// deliveries repeat the write.
     pub(crate) fn invalid_as_needs_operator(self) -> Self {
         match self {
             Self::Invalid(reason) => Self::NeedsOperator(reason),
@@ -105,8 +106,8 @@ pub(crate) fn is_failed_condition(reason: &CancellationReason) -> bool {
     reason.code() == Some("ConditionalCheckFailed")
 }
 
-/// The error in one line of at most a few hundred characters: DynamoDB's message, or the chain of
-/// causes.
+/// The error in one line of at most a few hundred characters: the service's message if it has one,
+/// otherwise the chain of causes.
 pub fn explain<E, R>(error: &SdkError<E, R>) -> String
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -133,8 +134,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 const REASON_CHARS: usize = 400;
 
-/// The first characters of a text, in one line. Control characters, invisible characters and those
-/// that change the text direction are escaped.
+/// The first characters of a text, in one line. A line feed becomes a space. Other control
+/// characters, invisible characters and those that change the text direction are escaped.
 pub fn one_line(text: &str, most_chars: usize) -> String {
     let mut line = String::new();
     for character in text.chars().take(most_chars) {
@@ -147,9 +148,9 @@ pub fn one_line(text: &str, most_chars: usize) -> String {
     line
 }
 
-/// True if a character has no width or changes the direction of others: two names may differ in it
-/// alone, or one may be displayed as another. Unicode's formats, fillers, separators and
-/// variations.
+/// True if a character has no width or changes the text direction: with such characters, two
+/// different names can look the same. These are Unicode's format characters, fillers, line and
+/// paragraph separators, and variation selectors.
 const fn is_unseen(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'

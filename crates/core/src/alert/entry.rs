@@ -31,7 +31,7 @@ pub struct Alert {
 }
 
 impl Alert {
-    /// The claim that the window keeps of it.
+    /// The claim of this alert, as the window keeps it.
     #[must_use]
     pub fn claim(&self) -> String {
         keys::claim_text(&self.limit, &self.threshold.show(&self.limit).to_string())
@@ -61,7 +61,7 @@ pub enum OutboxState {
     },
     /// It was delivered.
     Sent,
-    /// Its deliveries failed for too long: a person must look at it.
+    /// Its delivery failed too often: a person must look at it.
     Failed,
 }
 

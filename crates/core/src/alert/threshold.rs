@@ -11,7 +11,8 @@ const PERCENT_MAX: u16 = 1_000;
 /// An amount of usage that calls for an alert when a window reaches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Threshold {
-    /// A part of a calendar limit's amount, from 1 to 1,000 percent, in the windows of its calendar.
+    /// A part of a calendar limit's amount, from 1 to 1,000 percent, in the windows of its
+    /// calendar.
     Percent(u16),
     /// An amount above zero, in the windows of one kind.
     Amount(Millitokens, WindowKind),
@@ -101,13 +102,13 @@ impl fmt::Display for ShownThreshold<'_> {
 }
 
 impl Thresholds {
-    /// The most of one limit: a transaction claims all that a window reached at once.
+    /// The most thresholds of one limit.
     pub const MAX: usize = 10;
 
     /// Reads a list like `80%,100%,500/day`.
     ///
     /// # Errors
-    /// [`InvalidThreshold`] if one is none, or if there are more than ten.
+    /// [`InvalidThreshold`] if an element is no threshold, or if there are more than ten.
     pub fn parse(limit: &LimitName, list: &str) -> Result<Self, InvalidThreshold> {
         let thresholds: Result<Vec<_>, _> =
             list.split(',').map(|text| Threshold::parse(limit, text.trim())).collect();

@@ -25,8 +25,8 @@ pub struct WindowState {
 }
 
 impl WindowState {
-    /// Reads the item of a window. It passes over attributes that are broken: a window that cannot
-    /// be read in part still has the alerts of the rest.
+    /// Reads the item of a window. It skips broken attributes, so the readable limits of the window
+    /// still have their alerts.
     #[must_use]
     pub fn from_item(item: &Item) -> Self {
         let mut state = Self::default();
@@ -44,7 +44,7 @@ impl WindowState {
         state
     }
 
-    /// True if some sum may be at a threshold: all thresholds are above zero.
+    /// True if some sum is above zero. No other sum reaches a threshold.
     #[must_use]
     pub fn has_usage(&self) -> bool {
         self.sums.values().any(|sum| *sum > 0)

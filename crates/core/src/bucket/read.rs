@@ -1,4 +1,4 @@
-//! Reading a bucket from the attributes of its item, each looked at once.
+//! Reading a bucket from the attributes of its item, in one pass.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::{
     OutOfRange, Refill, RequestId, Rule, RulesHash,
 };
 
-/// A value of an attribute, as far as buckets have such.
+/// The value of an attribute, of a type that buckets use or of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scalar<'a> {
     /// A string.
@@ -27,8 +27,8 @@ pub enum Scalar<'a> {
 impl CompositeBucket {
     /// Reads an item; `None` when its keys are not those of a composite bucket.
     ///
-    /// A limit is there when its capacity `cp` is; `bx` may be absent and is then
-    /// the capacity.
+    /// The item has a limit if it has the limit's capacity (`cp`). If the burst (`bx`) is absent,
+    /// it is the capacity.
     ///
     /// # Errors
     /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
@@ -43,8 +43,8 @@ impl CompositeBucket {
         }))
     }
 
-    /// As [`from_item`](Self::from_item), from the attributes one by one, in any order: an item is
-    /// read after every write, and an SDK has it in types of its own.
+    /// As [`from_item`](Self::from_item), from the attributes one by one, in any order. An SDK has
+    /// them in types of its own, and an item is read after every write: this saves a conversion.
     ///
     /// # Errors
     /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
@@ -59,7 +59,7 @@ impl CompositeBucket {
     }
 }
 
-/// A name and a value of an attribute, if the item has it.
+/// The name and the value of an attribute, if the item has the attribute.
 type NamedValue<'a> = Option<(&'a str, Scalar<'a>)>;
 
 /// The attributes of one limit.
@@ -108,7 +108,8 @@ impl<'a> Found<'a> {
         *place = Some((name, value));
     }
 
-    /// A bucket has few limits: looking through them is quicker than a tree.
+    /// The attributes of a limit, added if it is new. A bucket has few limits, so a linear search
+    /// is quicker than a tree.
     fn fields(&mut self, limit: &'a str) -> &mut Fields<'a> {
         let known = self.limits.iter().position(|(name, _)| *name == limit);
         let index = known.unwrap_or_else(|| {
@@ -180,7 +181,8 @@ fn calendar(attribute: NamedValue<'_>) -> Result<Option<CalendarRefill>, ItemErr
     spelled.parse().map(Some).map_err(wrong)
 }
 
-/// Versions count before a time: a process that knows them only as a time leaves them there.
+/// If the item has both, the versions count and the time does not: a process that knows only times
+/// leaves the versions in the item.
 fn stamp(versions: NamedValue<'_>, epoch: NamedValue<'_>) -> Result<ConfigStamp, ItemError> {
     if let Some(versions) = text(versions)? {
         let versions = LevelVersions::parse(versions);

@@ -65,12 +65,12 @@ impl BucketField {
 /// The attribute of one field of one limit in a bucket item.
 #[must_use]
 pub fn bucket_attribute(limit: &LimitName, field: BucketField) -> String {
-    // Several for every write: no formatting.
+    // Every write builds several names, and this is faster than `format!`.
     ["b_", limit.as_str(), "_", field.suffix()].concat()
 }
 
-/// The attribute of a calendar limit that has its boundaries. Its `ra` is zero, so that a producer
-/// which does not know this attribute never refills the limit.
+/// The attribute with the boundaries of a calendar limit. The `ra` of such a limit is zero, so that
+/// a producer that does not know this attribute never refills the limit.
 #[must_use]
 pub fn calendar_attribute(limit: &LimitName) -> String {
     ["b_", limit.as_str(), "_cal"].concat()

@@ -14,7 +14,7 @@ use crate::{CorrectionKey, EntityId, NameError, Resource, Window, WindowKind};
 pub enum ItemKey {
     /// The composite bucket of an entity and a resource.
     Bucket(EntityId, Resource),
-    /// The mark of a correction of a bucket that is made once.
+    /// The mark of a correction that is made once on a bucket.
     Mark(EntityId, Resource, CorrectionKey),
     /// The metadata of an entity.
     Entity(EntityId),

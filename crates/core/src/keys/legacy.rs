@@ -1,5 +1,6 @@
 //! The older layout: one item per limit, `#BUCKET#{resource}#{limit}`, with attributes under their
-//! full names. No name holds a `#`, so one more of them tells such an item from a composite bucket.
+//! full names. No name holds a `#`, so the `#` before the limit tells such an item from a composite
+//! bucket.
 
 use super::bucket_attributes::BucketField;
 use super::names::{BUCKET_PREFIX, ENTITY_PREFIX};
@@ -12,9 +13,9 @@ pub const LAST_REFILL: &str = "last_refill_ms";
 pub const OTHER_SCHEMA: &str = "schema_version";
 /// The oldest version of another producer that may use the table.
 pub const OTHER_CLIENT_MIN: &str = "client_min_version";
-/// The map that the oldest producers keep all of that in.
+/// The map in which the oldest producers keep the attributes of this item.
 pub const OTHER_DATA: &str = "data";
-/// The version of the layout that is all there is in the table: see [`COMPOSITE_SCHEMA`].
+/// The layout that every bucket of the table has, as a number: [`COMPOSITE_SCHEMA`].
 pub const SCHEMA: &str = "sluicegate_schema";
 /// Every bucket is a composite one.
 pub const COMPOSITE_SCHEMA: i64 = 1;
@@ -35,7 +36,7 @@ pub const fn legacy_attribute(field: BucketField) -> &'static str {
 /// The identity of a legacy item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LegacyKey {
-    /// The bucket that the limit is one of.
+    /// The bucket that the limit belongs to.
     pub bucket: BucketId,
     /// The limit.
     pub limit: LimitName,

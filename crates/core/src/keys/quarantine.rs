@@ -8,29 +8,29 @@ pub const RECORD: &str = "record";
 pub const REASON: &str = "reason";
 /// [`OPEN`], [`DONE`] or [`DROPPED`].
 pub const STATE: &str = "state";
-/// The state of a quarantined record that nothing counted yet.
+/// The state of a quarantined record that waits for a recount, or for a person to give it up.
 pub const OPEN: &str = "open";
-/// The state of a quarantined record that was counted since: it stays as a tombstone.
+/// The state of a quarantined record that was counted, or that consumed nothing: the entry stays as
+/// a tombstone.
 pub const DONE: &str = "done";
-/// The state of a quarantined record that nothing counted and nothing will: a tombstone too.
+/// The state of a quarantined record that a person gave up: the entry is a tombstone, too.
 pub const DROPPED: &str = "dropped";
 /// The number of limits of a quarantined record that were counted already, if its recount takes
 /// several transactions.
 pub const COUNTED_LIMITS: &str = "counted_limits";
-/// Set on a quarantine entry whose record was too large for an item: its images were cut down to the
-/// attributes that metering reads.
+/// Set on a quarantine entry whose record was too large for an item and was cut.
 pub const TRUNCATED: &str = "truncated";
 
 /// Identifies a quarantined record, or one kind of window that could not take a record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// The stream that delivered it.
+    /// The stream that delivered the record.
     pub stream: StreamLabel,
-    /// Its position, if it has a readable one.
+    /// The record's position, if it has a readable one.
     pub sequence: Option<SequenceNumber>,
-    /// Two items may share a position, so this is a digest of the item's key. If the record cannot be
-    /// parsed, or its position or its ARN is unreadable, it is a digest of the record's bytes. A record
-    /// without an ARN counts as readable: its label is `-`.
+    /// A digest of the item's key, because records of two items may share a position. If the record
+    /// cannot be parsed, or its position or its ARN is unreadable, a digest of the record's bytes.
+    /// A record without an ARN counts as readable: its label is `-`.
     pub digest: Digest,
     /// The one kind of window that lacks the record; `None`: an entry of the whole record.
     pub kind: Option<WindowKind>,
@@ -54,7 +54,7 @@ impl QuarantineId {
         format!("{}#{sequence}#{}{kind}", self.stream, self.digest)
     }
 
-    /// Reads it back from a sort key; `None` where that is spelled otherwise.
+    /// Reads an id back from a sort key; `None` if the key is spelled otherwise.
     pub(super) fn parse(sk: &str) -> Option<Self> {
         let mut parts = sk.split('#');
         let stream = StreamLabel::parse(parts.next()?)?;

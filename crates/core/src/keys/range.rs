@@ -1,7 +1,7 @@
-//! Ranges of keys: where the items lie that are read together.
+//! Ranges of keys, for the items that one query reads.
 //!
-//! A range is one partition of the table or of an index and the sort keys in it, both ends included.
-//! The code that sends a query does not spell any key.
+//! A range is one partition of the table or of an index and the sort keys in it, both ends
+//! included. The code that sends a query does not spell any key.
 
 use super::alerts::{CLOSED_PREFIX, OPEN_PREFIX, SCOPE_PREFIX};
 use super::names::{
@@ -94,7 +94,7 @@ impl KeyRange {
         Self { index: None, partition: ALERTS.to_owned(), sort }
     }
 
-    /// Alerts that are done with, oldest first.
+    /// Alerts that were delivered or given up, oldest first.
     #[must_use]
     pub fn closed_alerts() -> Self {
         let sort = SortKeys::Prefix(CLOSED_PREFIX.to_owned());
@@ -129,8 +129,8 @@ impl KeyRange {
     }
 }
 
-/// The range of `GSI2SK` for the usage windows of a span, of all entities; `None` for a span without
-/// windows.
+/// The range of `GSI2SK` for the usage windows of a span, of all entities; `None` for a span
+/// without windows.
 #[must_use]
 pub fn usage_index_keys(span: &WindowSpan) -> Option<SortKeys> {
     let (first, last) = span.ends()?;

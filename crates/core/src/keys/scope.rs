@@ -1,4 +1,4 @@
-//! The scope of what is stored for entities and resources: limits and alert thresholds.
+//! The scope of stored limits and of alert thresholds.
 
 use super::names::{ENTITY_PREFIX, RESOURCE_PREFIX};
 use crate::{BucketId, EntityId, NameError, Resource};

@@ -1,13 +1,14 @@
-//! Keys of a bucket in the sharded layout of zae-limiter 0.10 and later, which keeps each shard of a
-//! bucket as an item in a partition of its own: `{namespace}/BUCKET#{entity}#{resource}#{shard}` and
-//! `#STATE`.
+//! Keys of a bucket in the sharded layout of zae-limiter 0.10 and later, which keeps each shard of
+//! a bucket as an item in a partition of its own: `{namespace}/BUCKET#{entity}#{resource}#{shard}`
+//! and `#STATE`.
 
 use crate::{BucketId, EntityId, NameError, Resource};
 
 const STATE: &str = "#STATE";
 const SHARD_PREFIX: &str = "BUCKET#";
 
-/// The limit that every shard has beside its own: it counts the writes of its partition, not usage.
+/// A limit that zae-limiter adds to every shard: it counts the writes of the shard's partition, not
+/// usage.
 pub const WRITE_CAPACITY_LIMIT: &str = "wcu";
 
 /// The identity of one shard of a bucket.
@@ -48,7 +49,7 @@ impl ShardKey {
             let (bucket, shard) = rest.strip_prefix(SHARD_PREFIX)?.rsplit_once('#')?;
             let (entity, resource) = bucket.split_once('#')?;
             let number: u32 = shard.parse().ok()?;
-            // Not `+1` or `01`, which would be a second item with the watermark of the first.
+            // Not `+1` or `01`: such an item would share the watermark of shard 1.
             (number.to_string() == shard).then_some((namespace, entity, resource, number))
         };
         let Some((namespace, entity, resource, shard)) = parts() else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Attribute names of what is configured: entities and stored limits.
+//! Attribute names of entities and of stored limits.
 
 use crate::LimitName;
 
@@ -6,11 +6,11 @@ use crate::LimitName;
 pub const PARENT_ID: &str = "parent_id";
 /// True if an acquire takes from the parent's bucket too.
 pub const CASCADE: &str = "cascade";
-/// The time of the last change of stored limits, epoch milliseconds: for people, and the version of an item
-/// that has none.
+/// The time of the last change of stored limits, epoch milliseconds. People read it. In an item
+/// without [`LIMITS_VERSION`], it is the version.
 pub const UPDATED_AT: &str = "updated_at";
-/// A counter that every change and deletion of stored limits moves. It starts from the time, so that
-/// limits which were deleted by hand and stored again do not pass for those of before.
+/// A counter that every change and deletion of stored limits moves. It starts from the time, so
+/// that limits which were deleted by hand and stored again do not pass for the deleted ones.
 pub const LIMITS_VERSION: &str = "version";
 
 /// A field of one limit in an item of stored limits.
@@ -32,7 +32,7 @@ pub enum LimitField {
 }
 
 impl LimitField {
-    /// The fields of every limit that stands.
+    /// The fields of every limit that is not deleted.
     pub const RULE: [Self; 4] =
         [Self::Capacity, Self::Burst, Self::RefillAmount, Self::RefillPeriod];
 

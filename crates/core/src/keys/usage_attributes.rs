@@ -18,10 +18,10 @@ pub fn parse_usage_attribute(attribute: &str) -> Option<&str> {
 }
 
 /// The watermark: the attribute of a usage window that holds the newest position of one stream that
-/// the window is done with. The record there was counted or quarantined.
+/// the window is done with. The record at that position was counted or quarantined.
 ///
-/// A stream delivers the records of one item in order, and of several items in any. So each shard of
-/// a bucket has a watermark of its own.
+/// A stream delivers the records of one item in order, and those of several items in any order. So
+/// each shard of a bucket has a watermark of its own.
 #[must_use]
 pub fn watermark_attribute(stream: &StreamLabel, shard: Option<u32>) -> String {
     match shard {

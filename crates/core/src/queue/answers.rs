@@ -7,13 +7,13 @@ use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_BEFORE_PAUSE, OUTRUNS_BEFORE_PAUSE};
 use super::state::{Ended, ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
-use super::unacked::may_be_forgotten;
+use super::unacked::item_may_have_forgotten;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
 
 impl<W> WriteQueue<W> {
-    /// Tells what the table answered to the last action.
+    /// Takes in the table's answer to the last action.
     pub fn answered(&mut self, answer: Answer, now: EpochMillis) {
         match self.flight.take() {
             Some(Flight::Read(buckets)) => self.answered_read(&buckets, answer, now),
@@ -78,7 +78,7 @@ impl<W> WriteQueue<W> {
         self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
-            let is_ambiguous = may_be_forgotten(&shared.ids_before, image, &shared.id);
+            let is_ambiguous = item_may_have_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have pushed
             // its id out of the item. A second debit admits nothing more; a second refund does.
             let may_return_twice = shared
@@ -90,7 +90,8 @@ impl<W> WriteQueue<W> {
         self.end_unacked();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
         self.finish(shared, path, now);
-        // The answer to a transaction has no images of the items after it.
+        // The answer to a transaction has no images. Requests that were passed over need one before
+        // they can be refused.
         let is_authoritative = |known: &Known| known.is_authoritative;
         let is_authoritative =
             self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_authoritative));
@@ -114,8 +115,8 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // A claim succeeded on the refill time of `before`, so no other process had
-                // claimed. If this write was no claim, the item that it left shows if one had.
+                // A claim requires the refill time of `before`: its success shows that no other
+                // process had claimed. After any other write, the refill time in `after` shows it.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.note_contention(*index, found, now);
             }
@@ -133,7 +134,8 @@ impl<W> WriteQueue<W> {
             if shared.may_be_outdated[*index] && !is_own {
                 self.note_contention(*index, image.as_deref(), now);
             }
-            // The requests of the write entered before it was sent.
+            // `take_image` marks waiting requests only. The requests of the write entered before it
+            // was sent, so they may be refused from this answer, too.
             shared.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
             self.take_image(*index, image, now, true);
         }
@@ -163,16 +165,17 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Lets other writers go first if they came first several times in a row. A failed condition
-    /// returns the current item, so the first attempts after one have the best chance.
+    /// Pauses after several outrun writes in a row. The first ones need no pause: a failed
+    /// condition returns the current item, so another attempt at once has the best chance.
     fn pause_after_outruns(&mut self) {
         let only_corrects = self.only_corrects();
         let most =
             if only_corrects { CORRECTION_OUTRUNS_BEFORE_PAUSE } else { OUTRUNS_BEFORE_PAUSE };
         if self.outruns_in_a_row > most {
             self.must_pause = true;
-            // Others write during the pause. If no acquire waits, the queue reads after it: a read
-            // costs less than another write that fails. An acquire would wait longer for it.
+            // Other processes write during the pause. If only corrections wait, the queue reads
+            // after the pause: a read costs less than another write that fails. Acquires and leases
+            // are written without a read, because it would delay them.
             self.must_read = only_corrects;
         }
     }
@@ -190,7 +193,7 @@ impl<W> WriteQueue<W> {
         self.must_pause = true;
     }
 
-    /// All requests of a write took effect.
+    /// Resolves the requests of a write that took effect.
     pub(super) fn finish(
         &mut self,
         shared: SharedWrite<W>,
@@ -199,7 +202,7 @@ impl<W> WriteQueue<W> {
     ) {
         let any_takes_more = shared.members.iter().any(|member| member.takes_more());
         self.counts.forced += u32::from(shared.is_forced && any_takes_more);
-        // A claim has set the expiry for all that it takes.
+        // A claim has set the expiry for all that it takes, so no read is needed after it.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Claim) && !is_authoritative;
@@ -235,7 +238,7 @@ impl<W> WriteQueue<W> {
         extending.must_look |= must_look;
     }
 
-    /// Gives back, with the next write, the tokens of a request whose caller left.
+    /// Adds a request that gives back the tokens of an acquire whose caller left.
     pub(super) fn give_back(&mut self, id: RequestId, mut buckets: Vec<BucketDemand>) {
         for demand in &mut buckets {
             demand.amounts = -&demand.amounts;
@@ -245,7 +248,8 @@ impl<W> WriteQueue<W> {
         self.waiting.insert(0, Member::new(request, None));
     }
 
-    /// Puts requests back in front of those that came later.
+    /// Puts requests back in front of those that came later. Requests that have used all of their
+    /// attempts end, and those that nobody wants any more are dropped.
     pub(super) fn requeue(&mut self, members: Vec<Member<W>>) {
         let later = std::mem::take(&mut self.waiting);
         for member in members.into_iter().filter(Member::is_wanted) {
@@ -257,7 +261,7 @@ impl<W> WriteQueue<W> {
             }
         }
         self.waiting.extend(later);
-        // Tokens that come back go first, as far as they fit.
+        // Requests that give tokens back go first.
         self.waiting.sort_by_key(|member| member.request.purpose != Purpose::GiveBack);
     }
 
@@ -270,7 +274,7 @@ impl<W> WriteQueue<W> {
             .partition(|member| member.request.purpose == Purpose::GiveBack);
         self.requeue(back);
         for member in failed {
-            // By this write, or by an earlier one.
+            // This write or an earlier one may have taken effect.
             let is_in_doubt = self.is_unacked(&member.request.id);
             self.resolve(member, Outcome::Failed { is_in_doubt });
         }
@@ -308,12 +312,12 @@ impl<W> WriteQueue<W> {
                         self.outruns_in_a_row += 1;
                         self.pause_after_outruns();
                     }
-                    // Another writer moved it further.
+                    // Another writer moved the expiry at least as far, or removed it or the item.
                     Upkeep::Extend => self.end_extension(),
                 }
             }
             // The request that was to be refused after this write does not fail with it. The queue
-            // reads again before it refuses.
+            // refuses it from a recent image, or reads first.
             (_, Upkeep::Reconfigure) => {
                 self.members().for_each(|member| member.seen_since_entry = Default::default());
             }
@@ -326,7 +330,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Compares what was found with what was known: did another process write?
+    /// Compares the item that was found with the known image: did another process claim?
     fn note_contention(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
         let interval = self.settings.interval;
         let bucket = &mut self.buckets[index];
@@ -336,8 +340,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Makes this the newest known image of a bucket, even if the known one is newer. It comes from
-    /// an answer, or was computed from a write; a computed one is authoritative only if the table
+    /// Replaces the known image of a bucket, even if the known one is newer. The new one comes from
+    /// an answer, or was computed from a write. A computed image is authoritative only if the table
     /// acknowledged a new item.
     fn take_image(
         &mut self,
@@ -354,7 +358,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The time of the newest answer on the buckets, also one of another lane.
+    /// The time of the newest answer on the buckets, which may have come to another lane.
     pub(super) fn answered_at(&self) -> EpochMillis {
         let as_of = self.buckets.iter().filter_map(|bucket| Some(bucket.known.as_ref()?.as_of));
         as_of.max().unwrap_or(EpochMillis::MIN)

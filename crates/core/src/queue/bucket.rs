@@ -1,4 +1,4 @@
-//! The knowledge of a queue of one bucket.
+//! The state of one bucket in a queue: its known image, and the upkeep of its limits.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use crate::{
     RulesHash, WritePlan, is_clock_ahead, reconfigure,
 };
 
-/// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits.
+/// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits
+/// of requests.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
-/// After an outrun, the queue tries to change the item's limits again only if no process has claimed
-/// for this many milliseconds. A process that claims more often than this learns of newer limits
-/// within a minute, and writes them itself.
+/// After an outrun, the queue tries to change the item's limits again only if no process has
+/// claimed for this many milliseconds. A process that claims more often than this learns of newer
+/// limits within a minute, and writes them itself.
 const QUIET_MS: u64 = 4_000;
 
 /// The newest knowledge of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Known {
-    /// The item; `None`: there was none.
+    /// The item; `None`: there was no item.
     pub image: Option<Arc<CompositeBucket>>,
     /// The time of the answer.
     pub as_of: EpochMillis,
@@ -51,9 +52,9 @@ impl Known {
             && u64::try_from(age_ms).is_ok_and(|age| age <= refusal_age_max_ms)
     }
 
-    /// True if this answer shows an earlier state than the other for certain: its last claim is older.
-    /// Images of the same claim are not told apart. Taking the older one is safe, because a plan has
-    /// conditions.
+    /// True if this answer certainly shows an earlier state than `other`: its last claim is older.
+    /// A refill time of `other` that is far ahead proves nothing. Images of the same claim are not
+    /// told apart. To take the older one is safe, because a plan has conditions.
     #[must_use]
     pub fn is_older_than(&self, other: &Self) -> bool {
         match (&self.image, &other.image) {
@@ -71,14 +72,15 @@ pub(super) struct QueueBucket {
     pub(super) id: BucketId,
     pub(super) known: Option<Known>,
     pub(super) contention: ContentionEstimate,
-    /// The last reconfiguring write for a refusal: the limits that the request named, and its time.
+    /// The last reconfiguring write: the limits that the refused request named, and the time of the
+    /// write.
     reconfigured: Option<(RulesHash, EpochMillis)>,
     /// The limits of such a write while it is in flight.
     reconfiguring: Option<RulesHash>,
     reconfigure_outrun: Option<ReconfigureOutrun>,
 }
 
-/// Another writer came before a write that was to bring limits.
+/// The outrun of a reconfiguring write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ReconfigureOutrun {
     /// The item's refill time as last seen.
@@ -133,10 +135,10 @@ impl QueueBucket {
         self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
     }
 
-    /// The write that brings the item to the limits of a refused request, if it is due. It is not due
-    /// for `QUIET_MS` after another such write was outrun. Newer stored limits are due at once. Limits
-    /// of requests are due once a minute: otherwise two processes with different limits would rewrite
-    /// the item at every refusal.
+    /// The write that brings the item to the limits of a refused request, if the write is due.
+    /// After such a write was outrun, none is due until nobody has claimed for `QUIET_MS`.
+    /// Otherwise newer stored limits are due at once, and the same limits of requests once a
+    /// minute: else two processes with different limits would rewrite the item at every refusal.
     pub(super) fn reconfiguration(
         &self,
         acquire: Acquire<'_>,
@@ -174,7 +176,8 @@ impl QueueBucket {
             refilled_at.map(|refilled_at| ReconfigureOutrun { refilled_at, since: now });
     }
 
-    /// If the item was claimed since such a write was outrun, by whomever, the quiet time begins anew.
+    /// Begins the quiet time after an outrun reconfiguring write anew, if any process has claimed
+    /// since.
     pub(super) fn note_claims(&mut self, now: EpochMillis) {
         let refilled_at = self.image().map(|image| image.refilled_at);
         if let (Some(outrun), Some(refilled_at)) = (&mut self.reconfigure_outrun, refilled_at)

@@ -16,7 +16,8 @@ impl<W> WriteQueue<W> {
     pub(super) fn repeat(&mut self, now: EpochMillis) -> Option<Action> {
         let shared = self.shared.as_mut()?;
         if shared.members.iter().all(|member| member.waiter.is_none()) {
-            // No caller waits for it any more. The queue still remembers that it may have happened.
+            // No caller waits for the write any more. The queue remembers that it may have
+            // happened.
             self.give_up_write();
             return None;
         }
@@ -24,8 +25,8 @@ impl<W> WriteQueue<W> {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
-        // The items may follow other limits by now, or be gone: then the draft cannot be one write
-        // any more.
+        // The items may have other limits by now, or may have been deleted: then the draft cannot
+        // be one write any more.
         let lacks_limits = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
             bucket.image().is_none() && drafted.configuration.is_none()
         };
@@ -71,11 +72,11 @@ impl<W> WriteQueue<W> {
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
-            // After an outrun fewer requests share a write: one that needs the whole balance loses
-            // to any write that takes part of it.
+            // After an outrun fewer requests share a write: a write that needs the whole balance
+            // loses to any other that takes part of it.
             if member.asks_for_tokens() && self.outruns_in_a_row > 0 && taking >= self.requests_max
             {
-                // It was not passed over, only left for later.
+                // It was not passed over: no other request took its tokens.
                 member.passed_over_at = None;
                 self.waiting.push(member);
                 continue;
@@ -101,9 +102,9 @@ impl<W> WriteQueue<W> {
             self.waiting.push(member);
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        // Members without a caller give back tokens for callers that left. They are sent alone only
-        // if another caller waits for their tokens. If its request needs an upkeep or a read, that is
-        // sent first.
+        // Members without a caller give back tokens for callers that left. They are written alone
+        // only if a request with a caller still waits. An upkeep or a read that a waiting request
+        // needs is sent first.
         let needs_refunds = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || needs_refunds && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
@@ -133,8 +134,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if other processes usually claimed since the image was taken: a read costs less than a
-    /// write that fails.
+    /// True if an acquire waits and an image is probably out of date: it is older than the claim
+    /// interval and than the waiting requests, and other processes have usually claimed since. A
+    /// read then costs less than a write that fails. If they have usually claimed within the last
+    /// interval, no read is needed, because the plan assumes that claim.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
@@ -156,8 +159,8 @@ impl<W> WriteQueue<W> {
         now: EpochMillis,
         new_id: &mut dyn FnMut() -> RequestId,
     ) -> Action {
-        // The write gets the id of one of its requests, a correction or lease if there is one. If
-        // that request enters again, the item shows that it was done.
+        // The write gets the id of one of its requests, of a correction or lease if there is one.
+        // If that request enters again later, the item shows that it took effect.
         let may_name = |member: &&Member<W>| {
             member.request.purpose != Purpose::GiveBack
                 && !self.unusable_ids.contains(&member.request.id)
@@ -165,8 +168,8 @@ impl<W> WriteQueue<W> {
         let naming = members.iter().filter(may_name);
         let naming = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         // No two plans under one id may share a generation. While a request is in the queue, its
-        // attempts only grow. If it leaves and enters again, they begin at zero, but no earlier
-        // plan under its id can still happen: it failed, or the id is unusable.
+        // attempts only grow. If it leaves and enters again, they begin at zero. By then no earlier
+        // plan under its id can still happen: each has failed, or the id is unusable.
         let generation = naming.map_or(0, |member| member.attempts);
         let id = naming.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);
@@ -187,8 +190,8 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// For each bucket: true if `seen_since_entry` is false for all of these requests: its image
-    /// may be out of date.
+    /// For each bucket: true if `seen_since_entry` is false for all of these requests, so that the
+    /// image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
     }

@@ -12,15 +12,15 @@ use crate::{ClaimInterval, CompositeBucket, EpochMillis};
 pub struct ContentionEstimate {
     /// The share of answers that showed a claim of another process within the last interval.
     claimed: u32,
-    /// The share of answers that showed a newer claim than the image had, however old.
+    /// The share of answers that showed any claim since the image was taken.
     moved: u32,
 }
 
 const WHOLE: u32 = 1_024;
-/// An observation of other writers moves a share up by half of the way to the whole; an observation
-/// that there are none moves it down by a quarter. Expecting writers that do not come costs one
-/// write, and so does not expecting those that come; processes that share a bucket do so for a
-/// while.
+/// An observation of a claim moves a share half of the way up to the whole; an observation of none
+/// moves it down by a quarter. To expect claims that do not come costs one write, and so does
+/// the opposite mistake. A share falls more slowly than it rises, because processes that share a
+/// bucket do so for a while.
 const UP: u32 = 2;
 const DOWN: u32 = 4;
 

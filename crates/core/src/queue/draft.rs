@@ -13,13 +13,12 @@ use crate::{
     RefillHint, RequestId, WritePlan,
 };
 
-/// The demand of a write on one bucket, all of its requests taken together, as if one came after
-/// the other.
+/// The demand of a write on one bucket: the sums over its requests, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the sum that the requests of this write take of it in their order, up to the
-    /// last acquire or lease of it; later corrections do not count. The balance, with refill and
-    /// returned tokens, must reach it.
+    /// For each limit, the sum that the requests of this write take, up to and including the last
+    /// acquire or lease of that limit. Later corrections do not count. The balance, with refill and
+    /// returned tokens, must reach this sum.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
@@ -30,7 +29,7 @@ pub(super) struct BucketDraft {
     credited: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
-    /// The limits of the first request that brings some.
+    /// The configuration of the first acquire or lease; without an item, also that of a correction.
     pub(super) configuration: Option<Arc<Configuration>>,
 }
 
@@ -42,9 +41,9 @@ pub(super) struct Draft {
     pub(super) corrects: bool,
     /// True if a correction takes more tokens.
     pub(super) takes_more: bool,
-    /// True if it has no conditions on the balance but its range. In a bucket that has filled up
-    /// since the last claim, such a debit may have no effect: the next claim refills what it took
-    /// with refill from before the debit, which a full bucket would have lost.
+    /// True if the write has no conditions on the balance but its range. In a bucket that has
+    /// filled up since the last claim, such a debit may have no effect: it makes room for refill
+    /// that the full bucket has lost already, and the next claim adds that refill.
     pub(super) is_forced: bool,
 }
 
@@ -63,8 +62,8 @@ pub(super) struct Ids<'a> {
 }
 
 impl BucketDraft {
-    /// The floors if this request is granted, too, after those of the draft; `None`: it cannot go
-    /// in this write.
+    /// The new floors of the limits in `amounts`, if this request is granted after the requests of
+    /// the draft; `None`: it cannot go in this write.
     pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
         let floor = |(limit, more): (&LimitName, &Millitokens)| {
             let is_open = !self.credited.contains_key(limit);
@@ -105,7 +104,7 @@ impl BucketDraft {
         fits
     }
 
-    /// Adds a lease. Nothing was taken before it.
+    /// Adds a lease to a draft that takes nothing yet.
     pub(super) fn lease(&mut self, leased: &Amounts, returned: &Amounts, counted: &Amounts) {
         self.floors.extend(leased.clone());
         self.taken += leased;
@@ -144,8 +143,8 @@ impl BucketDraft {
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
-        // Only a correction can leave the range. `within_range` looks at the stored balance,
-        // without the refill that this write may claim, so acquires alone are not cut by it.
+        // Only a correction can move the balance out of its range. `within_range` must not cut
+        // acquires alone, because it does not count the refill that this write may claim.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),
@@ -179,8 +178,8 @@ impl BucketDraft {
     }
 }
 
-/// The part of the amounts that moves the balances, which stay within the range of [`Millitokens`].
-/// The counters move by the whole amounts.
+/// The part of the amounts by which the balances can move within the range of [`Millitokens`]. The
+/// counters move by the whole amounts.
 fn within_range(image: &CompositeBucket, amounts: Amounts) -> Amounts {
     let fit = |(limit, net): (LimitName, Millitokens)| {
         let tokens = image.limits.get(&limit).map_or(0, |balance| i128::from(balance.tokens.get()));

@@ -10,7 +10,8 @@ impl<W> WriteQueue<W> {
     /// Adds a request. It may be resolved at once.
     pub fn enter(&mut self, request: QueuedRequest, waiter: W, now: EpochMillis) {
         if self.has_no_caller() {
-            // Nobody waited any more, so a new request need not pause.
+            // The pause was for requests whose callers have left. A new request need not wait for
+            // it.
             self.must_pause = false;
         }
         let id = &request.id;
@@ -52,17 +53,17 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Makes a correction give up its conditions on the balance, from its next write on: its time
-    /// is nearly up.
+    /// Makes a correction give up its conditions on the balance, from its next write on. For a
+    /// correction whose time is nearly up.
     pub fn force(&mut self, id: &RequestId) {
         if let Some(member) = self.members().find(|member| member.request.id == *id) {
             member.is_forced = true;
         }
     }
 
-    /// Lets the caller of a request leave, and returns the driver's handle of it. A request that
-    /// waits is removed; one that a write carries stays. One that is done, and waits only for the
-    /// write that extends its item's expiry, leaves with its result.
+    /// Lets the caller of a request leave, and returns the driver's handle of the caller. A waiting
+    /// request is removed. A request that a write carries stays. If the request took effect, and
+    /// only waits until the item's expiry is extended, its caller leaves with the result.
     pub fn leave(&mut self, id: &RequestId) -> (OnLeave, Option<W>) {
         if let Some(extending) = &mut self.extending_expiry
             && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)
@@ -89,7 +90,8 @@ impl<W> WriteQueue<W> {
         }
         if std::mem::take(&mut self.must_pause) {
             self.pauses += 1;
-            // Others write meanwhile.
+            // Other processes write during the pause. An earlier answer may refuse only if it is
+            // recent enough.
             self.members().for_each(|member| member.seen_since_entry = Default::default());
             let corrections_were_outrun = self.outruns_in_a_row > 0 && self.only_corrects();
             return Action::Pause { pauses_in_a_row: self.pauses, corrections_were_outrun };

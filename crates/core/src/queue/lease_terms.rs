@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 
 use crate::{Amounts, LeaseRange, LimitName, Millitokens};
 
-/// The terms of a lease beside its demand, which is the least that it takes.
+/// The terms of a lease, in addition to its demand. The demand is the least that the lease takes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LeaseTerms {
-    /// The amount of each limit; empty: it only settles.
+    /// The least and the most to take of each limit; empty: the lease only settles.
     pub wanted: BTreeMap<LimitName, LeaseRange>,
-    /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was lost
-    /// names all its limits here, with zeros: the bucket then remembers its id in any case.
+    /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was
+    /// lost names all its limits here, some with zero. So there is a write, and the bucket
+    /// remembers its id, even if nothing else is settled.
     pub returned: Amounts,
-    /// The amounts that move the counters of consumption. `None`: what is leased less what comes back.
+    /// The amounts that move the counters of consumption. `None`: the leased amounts less the
+    /// returned ones.
     pub counted: Option<Amounts>,
 }
 
 impl LeaseTerms {
-    /// The least that is taken: without it the lease is refused.
+    /// The least that the lease takes. If the bucket has less, the lease is refused.
     #[must_use]
     pub fn least(&self) -> Amounts {
         let is_needed = |(_, want): &(&LimitName, &LeaseRange)| want.least > Millitokens::ZERO;

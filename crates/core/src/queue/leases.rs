@@ -1,5 +1,5 @@
-//! Leases: a request that takes as much as is wanted and there, and settles earlier ones in the
-//! same write.
+//! Leases: a lease takes as many tokens as it wants and the bucket can spare, and settles earlier
+//! leases in the same write.
 
 use super::draft::Draft;
 use super::lease_terms::LeaseTerms;
@@ -12,8 +12,8 @@ use crate::lease_size::lease_size;
 use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName};
 
 impl<W> WriteQueue<W> {
-    /// Sizes a lease by what is there, and puts it into the write. Nothing is taken before it in
-    /// the same write: its size would be a guess.
+    /// Sizes a lease by the balance, and puts it into the draft. If a request of the draft takes
+    /// tokens, the lease waits for a later write: its size would be a guess.
     pub(super) fn place_lease(
         &self,
         terms: &LeaseTerms,
@@ -31,7 +31,7 @@ impl<W> WriteQueue<W> {
             return Placed::Out(Outcome::OutdatedLimits(0));
         }
         if self.is_shown(id) && !self.unusable_ids.contains(id) {
-            // It was done, and this queue no longer knows what it took.
+            // The lease took effect, but this queue does not know how much it took.
             return Placed::Out(Outcome::Ambiguous);
         }
         let drafted = &draft.buckets[0];
@@ -55,13 +55,11 @@ impl<W> WriteQueue<W> {
             let assessment = assess(image, acquire, &returned, now);
             let placed = match assessment {
                 Assessment::Covered => None,
-                Assessment::Short(_) => {
-                    Some(self.repair_or_place_if_short(member, now).unwrap_or(Placed::Later))
-                }
-                // Also for a limit of which the lease needs nothing.
+                Assessment::Short(_) => Some(self.obstacle(member, now).unwrap_or(Placed::Later)),
+                // Room is made also for a limit of which the lease needs nothing.
                 Assessment::Repair(plan) => {
                     let repair = Placed::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.repair_or_place_if_short(member, now).unwrap_or(repair))
+                    Some(self.obstacle(member, now).unwrap_or(repair))
                 }
                 Assessment::Unknown(_) | Assessment::NoRoom(_) if !member.seen_since_entry[0] => {
                     Some(Placed::Read)
@@ -70,8 +68,8 @@ impl<W> WriteQueue<W> {
                 Assessment::NoRoom(limit) => Some(Placed::Out(Outcome::NoRoom(0, limit))),
             };
             match placed {
-                // A lost write of this lease may still happen. Its settlement, written alone,
-                // fences it.
+                // A lost write of this lease may still happen. The settlement is then written
+                // alone, to fence that write.
                 Some(Placed::Out(_)) if self.is_unacked(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
@@ -94,13 +92,13 @@ impl<W> WriteQueue<W> {
         Placed::In
     }
 
-    /// True if a write that carries the request may have taken effect, or may still.
+    /// True if an unacked write carries the request.
     pub(super) fn is_unacked(&self, id: &crate::RequestId) -> bool {
         self.unacked.iter().any(|write| write.has(id))
     }
 
-    /// The most that a lease took whose outcome is not known: a write that carries it may have
-    /// taken effect, or may still. It is asked again under the same id.
+    /// The most that a lease may have taken, if a write in flight or in doubt carries it. Its
+    /// caller enters it again under the same id.
     #[must_use]
     pub fn lease_in_doubt(&self, id: &crate::RequestId) -> Option<Amounts> {
         let shared = self.shared.as_ref();
@@ -115,8 +113,8 @@ impl<W> WriteQueue<W> {
     }
 }
 
-/// The settlement of a lease that takes nothing, for those of its limits that the bucket has. A
-/// refund to an item that is gone does not fit: gone is expired, hence full.
+/// The returned and counted amounts of a lease that takes nothing, for those of its limits that the
+/// bucket has. If there is no item, the bucket is full, so the returned tokens do not fit.
 fn settled(
     image: Option<&CompositeBucket>,
     configuration: &Configuration,

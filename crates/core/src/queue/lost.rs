@@ -4,12 +4,12 @@ use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
 use super::settings::{ENDED_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
 use super::state::{Ended, SharedWrite, WriteQueue};
-use super::unacked::{UnackedWrite, may_be_forgotten};
+use super::unacked::{UnackedWrite, item_may_have_forgotten};
 use crate::RequestId;
 
 impl<W> WriteQueue<W> {
-    /// Finishes the shared write if an image shows it. If no image can show it any more, it becomes
-    /// unacked, and its requests wait again.
+    /// Finishes the shared write if an image shows its id. If no image can show the id any more,
+    /// the write becomes unacked, and its requests wait again.
     pub(super) fn resolve_lost_write(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
@@ -21,15 +21,16 @@ impl<W> WriteQueue<W> {
             return;
         }
         let image = self.buckets[0].image();
-        if shared.is_in_doubt && may_be_forgotten(&shared.ids_before, image, &shared.id) {
+        if shared.is_in_doubt && item_may_have_forgotten(&shared.ids_before, image, &shared.id) {
             self.give_up_write();
         }
     }
 
-    /// The write that just happened fenced all unacked ones. If the item cannot have forgotten the
-    /// id of one, that one did not happen; the fence left its id in the item, so it cannot happen
-    /// while the item remembers it. If the item may have forgotten the id, the write counts as
-    /// ambiguous.
+    /// Ends all unacked writes: the write that just happened has fenced them. When it happened, the
+    /// item remembered none of their ids. If the item cannot have forgotten the id of an unacked
+    /// write, that write did not happen. It cannot happen now either, while the item remembers its
+    /// id, which the fence put there. If the item may have forgotten the id, the unacked write
+    /// counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -37,7 +38,7 @@ impl<W> WriteQueue<W> {
 
     fn end(&mut self, unacked: Vec<UnackedWrite>) {
         for write in unacked {
-            if may_be_forgotten(&write.ids_before, self.buckets[0].image(), &write.id) {
+            if item_may_have_forgotten(&write.ids_before, self.buckets[0].image(), &write.id) {
                 self.counts.ambiguous += 1;
                 self.note_ambiguous_leases(&write);
             }
@@ -54,13 +55,13 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Resolves the unacked writes, newest first. An image may show the id of one, or may no longer
-    /// be able to show it. One that happened has fenced the earlier ones: they end as in
-    /// [`end_unacked`](Self::end_unacked).
+    /// Resolves the unacked writes, newest first: those whose id an image shows, and those whose id
+    /// no image can show any more. A write that happened has fenced the earlier ones, so they end
+    /// as in [`end_unacked`](Self::end_unacked).
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
             // An unacked write happened. The shared write requires that it did not, so the shared
-            // write cannot succeed: give that up.
+            // write cannot succeed.
             self.give_up_write();
         }
         let mut unacked = std::mem::take(&mut self.unacked);
@@ -71,14 +72,14 @@ impl<W> WriteQueue<W> {
                 return;
             }
             let image = self.buckets[0].image();
-            if may_be_forgotten(&write.ids_before, image, &write.id) {
-                // The write counts as ambiguous now. It does so again only once the item has
-                // forgotten all ids that the item has now.
+            if item_may_have_forgotten(&write.ids_before, image, &write.id) {
+                // The write counts as ambiguous now. It can count as ambiguous a second time only
+                // after the item has forgotten all ids that it has now.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
-                // A request that gives back any tokens, or a lease, ends here: made twice, it
-                // admits too much. Every other one keeps waiting and is written again: made twice,
-                // it takes too much, which is the safe direction.
+                // A lease, or a request that gives back any tokens, ends here: done twice, it would
+                // admit too much. Every other request keeps waiting and is written again: done
+                // twice, it takes too much, which is the safe direction.
                 self.end_as_ambiguous(&write, |member| {
                     member.returns_tokens() || matches!(member.request.purpose, Purpose::Lease(_))
                 });
@@ -87,7 +88,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if an item remembers a write.
+    /// True if the image of a bucket has the id of a write.
     pub(super) fn is_shown(&self, id: &RequestId) -> bool {
         let mut images = self.buckets.iter().filter_map(|bucket| bucket.image());
         images.any(|image| image.request_ids.contains(id))
@@ -155,8 +156,8 @@ impl<W> WriteQueue<W> {
         ));
     }
 
-    /// Forgets the oldest unacked writes if one write cannot fence all of them. A forgotten one may
-    /// still come, so its requests are not written again.
+    /// Forgets the oldest unacked writes if the next write cannot fence all of them. A forgotten
+    /// write may still happen, so its requests are not written again.
     pub(super) fn forget_surplus_unacked(&mut self) {
         let surplus = self.unacked.len().saturating_sub(FENCED_OFF_MAX);
         for write in self.unacked.drain(..surplus).collect::<Vec<_>>() {

@@ -12,13 +12,13 @@ pub(super) struct Member<W> {
     pub(super) request: QueuedRequest,
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
-    /// For each bucket: true if its newest image answers a call sent after the request entered. A
-    /// pause, a lost answer, a failed reconfiguring write or an image from another lane makes it
-    /// false again.
+    /// For each bucket: true if its known image is authoritative, and answers a call that was sent
+    /// after the request entered. A pause, a lost answer, a failed reconfiguring write, a derived
+    /// image or an image from another lane makes it false again.
     pub(super) seen_since_entry: [bool; BUCKETS_MAX],
-    /// True if it had entered when the last call was sent.
+    /// True if it had entered when the call in flight was sent.
     pub(super) was_present: bool,
-    /// Another writer came before its last write.
+    /// True if its last write was outrun.
     pub(super) was_outrun: bool,
     /// The time at which it was first passed over, because requests before it took the tokens that
     /// it needs.
@@ -52,17 +52,18 @@ impl<W> Member<W> {
         }
     }
 
-    /// True if it asks for anything still.
+    /// True if it still has to be written: its caller waits, or it gives back tokens for a caller
+    /// that left.
     pub(super) fn is_wanted(&self) -> bool {
         self.waiter.is_some() || self.request.purpose == Purpose::GiveBack
     }
 
-    /// True if it takes tokens, and may be refused.
+    /// True if it is an acquire or a lease: only these may be refused.
     pub(super) fn asks_for_tokens(&self) -> bool {
         matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
     }
 
-    /// The tokens that come back before it takes.
+    /// The tokens that a lease returns before it takes any.
     pub(super) fn returned(&self) -> &Amounts {
         match &self.request.purpose {
             Purpose::Lease(terms) => &terms.returned,
@@ -70,7 +71,7 @@ impl<W> Member<W> {
         }
     }
 
-    /// Writes that may carry it.
+    /// The number of attempts after which no new write carries it.
     pub(super) fn attempts_max(&self) -> u32 {
         match &self.request.purpose {
             Purpose::Lease(terms) if terms.is_ahead_of_need() => AHEAD_ATTEMPTS_MAX,

@@ -1,5 +1,5 @@
-//! One write at a time for each queue: requests that arrive while one is in flight wait and share
-//! the next. Other queues of the process may write the same bucket (with a parent or a child of
+//! A queue has one write in flight at a time. Requests that arrive meanwhile wait, and share the
+//! next write. Other queues of the process may write the same bucket (with a parent or a child of
 //! its entity, or for corrections with a mark); to this queue they are other writers.
 //!
 //! The queue performs no I/O. Its driver tells it which requests [enter](WriteQueue::enter) and
@@ -12,12 +12,13 @@
 //! * A request is refused only from an image that the table returned, or from a new item that the
 //!   table acknowledged, never from what a write of this process is expected to leave.
 //! * A lost answer leaves all requests of the write in doubt together. They are sent again under
-//!   the same id until the item shows if the write happened. Where they cannot be (for example, no
-//!   caller is left, or a condition of the write failed), the write becomes *unacked*, and the next
-//!   write is a *fence*: it requires that the lost one did not happen, and also leaves the lost
-//!   write's id in the item. While the item remembers that id, the lost write cannot happen.
-//! * A request whose caller leaves while it waits takes nothing. If the caller of an acquire leaves
-//!   while its write is in flight, its share is given back with the write of the next caller.
+//!   the same id until the item shows if the write happened. If they cannot be sent again (for
+//!   example, because all callers have left, or a condition of the write failed), the write becomes
+//!   *unacked*. The next write is a *fence*: it requires that the lost write did not happen, and
+//!   also puts the lost write's id into the item. While the item remembers that id, the lost write
+//!   cannot happen.
+//! * A waiting request takes nothing if its caller leaves. If the caller of an acquire leaves while
+//!   its write is in flight, and the write takes effect, a later write gives the tokens back.
 //!   Corrections and leases are not given back.
 
 mod answers;

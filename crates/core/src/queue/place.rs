@@ -21,7 +21,7 @@ pub(super) enum Placed {
     Out(Outcome),
     /// It cannot be decided from this image.
     Read,
-    /// This has to be written first.
+    /// This upkeep of this bucket has to be written first.
     Upkeep(Upkeep, usize, WritePlan),
 }
 
@@ -56,11 +56,13 @@ impl<W> WriteQueue<W> {
             if draft.corrects && !item_follows(bucket, configuration, &wanted.amounts) {
                 return Placed::Later;
             }
-            let Some(least) = drafted.floors_with(&wanted.amounts) else { return Placed::Later };
+            let Some(new_floors) = drafted.floors_with(&wanted.amounts) else {
+                return Placed::Later;
+            };
             let mut acquire = bucket.acquire_of(wanted, &member.request.id, self.settings);
-            acquire.amounts = &least;
+            acquire.amounts = &new_floors;
             match assess(image, acquire, &drafted.returned, self.accrued_until(draft, index, now)) {
-                Assessment::Covered => floors.push(least),
+                Assessment::Covered => floors.push(new_floors),
                 Assessment::Short(_) | Assessment::Repair(_) => {
                     // If it fits with the refill that `accrued_until` withholds, it was not passed
                     // over: it only waits.
@@ -69,7 +71,7 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placed::Later,
                         _ => Placed::PassedOver,
                     };
-                    return self.repair_or_place_if_short(member, now).unwrap_or(or_else);
+                    return self.obstacle(member, now).unwrap_or(or_else);
                 }
                 Assessment::Unknown(_) | Assessment::NoRoom(_)
                     if !member.seen_since_entry[index] =>
@@ -93,9 +95,9 @@ impl<W> WriteQueue<W> {
     /// The instant up to which refill counts for the next request of a draft.
     ///
     /// To use refill since the last claim, a write must claim, and then it fails if any other
-    /// process claims first. If that has just happened (`outruns_in_a_row`), only the first request
-    /// of the draft uses that refill. Later requests count refill up to the last claim, if it is
-    /// younger than the claim interval.
+    /// process claims first. If that has just happened (`outruns_in_a_row`), only the first acquire
+    /// of the draft uses that refill. Later ones count refill up to the last claim only, unless
+    /// that claim is older than the claim interval.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.settings.interval.0);
         let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));
@@ -128,14 +130,14 @@ impl<W> WriteQueue<W> {
                 Some(image) => image.limits.contains_key(limit),
                 None => wanted.configuration.rule(limit).is_some(),
             };
-            let (there, gone): (Amounts, Amounts) =
+            let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !gone.is_empty() && !member.seen_since_entry[index] {
+            if !missing.is_empty() && !member.seen_since_entry[index] {
                 return Placed::Read;
             }
-            member.dropped.extend(gone.into_iter().map(|(limit, _)| limit));
-            let of_acquires = draft.buckets[index].configuration.as_deref();
-            let may_share = match (of_acquires, image) {
+            member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));
+            let drafted_configuration = draft.buckets[index].configuration.as_deref();
+            let may_share = match (drafted_configuration, image) {
                 (Some(configuration), Some(_)) => {
                     item_follows(bucket, configuration, Amounts::EMPTY)
                 }
@@ -183,8 +185,8 @@ pub(super) fn may_join(first: Option<&Configuration>, other: &Configuration) -> 
     first.is_none_or(|first| std::ptr::eq(first, other) || first == other)
 }
 
-/// True if the item follows a configuration: otherwise a write with it may remove or change what
-/// a correction concerns.
+/// True if there is no item, or it follows the configuration. Otherwise a write with this
+/// configuration may remove or change a limit that a correction concerns.
 pub(super) fn item_follows(
     bucket: &QueueBucket,
     configuration: &Configuration,

@@ -10,9 +10,9 @@ use crate::status::{LimitStatus, evaluate_after};
 use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
-    /// Refuses a request that a recent image cannot serve, also while a write is in flight. It
-    /// refuses nothing while a waiting request gives tokens back, while the shared write gives
-    /// tokens back or is in doubt, or while upkeep is in flight.
+    /// Refuses an acquire as it enters, if it is short by a recent image, also while a write is in
+    /// flight. Nothing is refused here while a waiting request gives tokens back, while the shared
+    /// write gives tokens back or is in doubt, or while upkeep is in flight.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
@@ -25,22 +25,17 @@ impl<W> WriteQueue<W> {
         {
             return None;
         }
-        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) =
-            self.repair_or_place_if_short(member, now)
-        {
+        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) = self.obstacle(member, now) {
             return Some(outcome);
         }
         None
     }
 
-    /// A repair, if a bucket needs one before this request can be judged. Otherwise, for a request
-    /// that is short even without the other requests of the draft: refuse it, read the buckets
-    /// first, or reconfigure a bucket first. `None`: it is not short, and nothing needs a repair.
-    pub(super) fn repair_or_place_if_short(
-        &self,
-        member: &Member<W>,
-        now: EpochMillis,
-    ) -> Option<Placed> {
+    /// The action that comes before this request can be placed, or instead. A repair, if a bucket
+    /// needs one before the request can be judged. Otherwise, for a request that is short even
+    /// without the other requests of the draft: refuse it, read the buckets first, or reconfigure a
+    /// bucket first. `None`: it is not short, and nothing needs a repair.
+    pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
         let mut is_short = false;
         let mut images_may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
@@ -63,7 +58,8 @@ impl<W> WriteQueue<W> {
         for (index, bucket) in self.buckets.iter().enumerate().filter(may_reconfigure) {
             let acquire = self.acquire_of(member, index);
             if let Some(plan) = bucket.reconfiguration(acquire, now) {
-                // A read costs less than a write that fails.
+                // If the image may be out of date, read first: a read costs less than a write that
+                // fails.
                 return Some(match self.image_may_refuse(member, index, now) {
                     true => Placed::Upkeep(Upkeep::Reconfigure, index, plan),
                     false => Placed::Read,
@@ -86,7 +82,8 @@ impl<W> WriteQueue<W> {
 
     /// True if the image of a bucket may refuse a request. Either the image answers a call sent
     /// after the request entered, or it is recent and no lost write of this queue may have changed
-    /// the bucket since. (A lost write of another queue is as one of another process.)
+    /// the bucket since. (Lost writes of other queues are not considered: a recent image may miss
+    /// them, as it may miss writes of other processes.)
     fn image_may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
         let is_recent = || {
             let known = self.buckets[index].known.as_ref();
@@ -97,8 +94,9 @@ impl<W> WriteQueue<W> {
         member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
-    /// Refuses a request if another process came first, claimed a moment ago and left too little.
-    /// Without this rule every process would write again, to claim a few milliseconds of refill.
+    /// Refuses a request if its write was outrun, and the item has too little after a claim of a
+    /// moment ago. Without this rule every process would write again, to claim a few milliseconds
+    /// of refill.
     ///
     /// The last claim must be younger than the claim interval. If it was made before this request
     /// came (`started_at`), it must be younger than `refusal_age_max_ms`, too.
@@ -111,17 +109,18 @@ impl<W> WriteQueue<W> {
             return None;
         }
         let interval = u64::from(self.settings.interval.0);
-        let before_ms = interval.min(self.settings.refusal_age_max_ms);
+        let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let claimed_at = |index: usize| {
             let image = self.buckets[index].image().filter(|_| member.seen_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
-                // A boundary since the claim refilled a whole amount: that is worth a write.
+                // After the claim came a boundary, which refills a whole amount: that is worth a
+                // write.
                 return None;
             }
             let age_ms = at.get().abs_diff(now.get());
-            let is_recent_claim =
-                age_ms < before_ms || at >= member.request.started_at && age_ms < interval;
+            let is_recent_claim = age_ms < earlier_claim_age_max_ms
+                || at >= member.request.started_at && age_ms < interval;
             is_recent_claim.then_some(at)
         };
         let mut is_short = false;
@@ -142,8 +141,9 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request that was passed over, if a later answer shows that the requests before it
-    /// left too little. Refill after it was passed over is for later requests, except at a boundary
-    /// of a calendar. A request waits for refill only if its caller asked to.
+    /// left too little. Refill since it was passed over counts only if a write has claimed it:
+    /// a request waits for refill only if its caller asked for that. After a boundary of a calendar
+    /// the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,
@@ -170,7 +170,7 @@ impl<W> WriteQueue<W> {
         is_short.then(|| self.refusal_as_of(member, as_of, now))
     }
 
-    /// A refusal as of earlier instants.
+    /// A refusal by the balances at the instants `as_of`. Its waits count from `now` on.
     fn refusal_as_of(
         &self,
         member: &Member<W>,
@@ -204,7 +204,7 @@ impl<W> WriteQueue<W> {
     }
 }
 
-/// A wait that began at `as_of`, counted from `now` on; one that is over becomes a millisecond.
+/// A wait that began at `as_of`, counted from `now` on; a wait that is over becomes a millisecond.
 fn counted_from(now: EpochMillis, as_of: EpochMillis, wait: Wait) -> Wait {
     let Wait::Millis(millis) = wait else { return wait };
     let passed = i128::from(now.get()) - i128::from(as_of.get());

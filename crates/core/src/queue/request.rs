@@ -32,12 +32,12 @@ pub enum Purpose {
     /// Adds its amounts to the consumption, and is never refused; negative amounts give tokens
     /// back. It stands even if its caller has left.
     Correct,
-    /// Takes as much of one bucket as is wanted and there, at least its amounts, and settles in the
-    /// same write. It stands even if its caller has left: entering again under its id, it learns
-    /// what it took.
+    /// Takes tokens of one bucket: as many as it wants and the bucket can spare, and at least its
+    /// amounts. The same write settles earlier leases. A lease stands even if its caller has left:
+    /// it gets its outcome when it enters again under its id.
     Lease(Arc<LeaseTerms>),
-    /// Gives back the tokens of a request whose caller has left. It waits for another request to
-    /// share its write, or for a caller that waits for its tokens.
+    /// Gives back the tokens of an acquire whose caller has left. The queue writes it only while
+    /// some caller waits.
     GiveBack,
 }
 
@@ -65,16 +65,17 @@ pub enum Outcome {
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     NoRoom(usize, LimitName),
-    /// The answer to a write was lost, and nothing can tell any more if it took effect. An acquire
-    /// or a debit ends so only if later answers were lost as well; otherwise it is written again.
+    /// The answer to a write was lost, and nothing can tell any more if the write took effect. An
+    /// acquire, or a correction that only takes, has this outcome only if later answers were lost
+    /// as well; otherwise it is written again.
     Ambiguous,
-    /// No attempt is known to have succeeded, and none is left. An attempt fails because another
-    /// writer came first or the table was throttled.
+    /// The request has used all of its attempts, and none is known to have succeeded: other writers
+    /// came first, the table was busy, or answers were lost.
     Contended {
         /// True if an attempt may have taken effect, or may still.
         is_in_doubt: bool,
     },
-    /// The table cannot be used: the answer said why.
+    /// The table cannot be used ([`Answer::Unusable`]).
     Failed {
         /// True if an attempt may have taken effect, or may still.
         is_in_doubt: bool,
@@ -84,9 +85,10 @@ pub enum Outcome {
 /// The effect of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Done {
-    /// The path of the write; `None`: an earlier attempt did it, or there was nothing to write.
+    /// The path of the write; `None`: an earlier attempt took effect, or there was nothing to
+    /// write.
     pub path: Option<WritePath>,
-    /// The buckets after it, as far as they are known.
+    /// The buckets after the request, as far as they are known.
     pub images: Vec<Option<Arc<CompositeBucket>>>,
     /// The tokens that a lease took.
     pub leased: Amounts,
@@ -130,11 +132,11 @@ pub enum Action {
 /// A write of one bucket, or of several together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Write {
-    /// Its plans, each with the place of its bucket in the queue.
+    /// Its plans, each with the index of its bucket in the queue.
     pub plans: Vec<(usize, WritePlan)>,
     /// The request id that the write leaves in the item, and a number that tells its plans from
-    /// earlier ones under that id. Plans that are sent again unchanged keep both. `None`: it takes
-    /// nothing, and does nothing when it is done twice.
+    /// earlier ones under that id. Plans that are sent again unchanged keep both. `None`: an upkeep
+    /// write, which takes nothing and is safe to do twice.
     pub id: Option<(RequestId, u32)>,
 }
 
@@ -148,9 +150,9 @@ pub enum Answer {
     /// Nothing was done: a condition does not hold. The current item of each plan; the outer
     /// `None`: the table does not return it.
     ConditionFailed(Vec<Option<Option<Arc<CompositeBucket>>>>),
-    /// Nothing was done; the same may succeed in a moment.
+    /// Nothing was done; the same call may succeed in a moment.
     Busy,
-    /// No answer came: it may have been done, and may still be.
+    /// No answer came: the call may have been carried out, or may still be.
     Lost,
     /// The table cannot be used, and surely nothing was done.
     Unusable,

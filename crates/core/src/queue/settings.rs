@@ -2,22 +2,24 @@
 
 use crate::{ClaimInterval, RequestId};
 
-/// Writes that one request may be part of. An attempt fails because another writer came first or
-/// the table was throttled.
+/// After this many attempts, no new write carries a request. Repetitions of a lost write count as
+/// attempts, but are not limited.
 pub(super) const ATTEMPTS_MAX: u32 = 40;
-/// The queue pauses only after more than this many outrun writes in a row. Before that no pause is
-/// needed: a failed condition returns the item as it is at this moment.
+/// The number of outrun writes in a row after which the queue still does not pause. A failed
+/// condition returns the current item, so another attempt at once has a good chance.
 pub(super) const OUTRUNS_BEFORE_PAUSE: u32 = 3;
-/// The same if no caller waits for tokens.
+/// The same number while no request asks for tokens.
 pub(super) const CORRECTION_OUTRUNS_BEFORE_PAUSE: u32 = 1;
-/// Attempts of a correction under its conditions on the balance. After that it is written without
-/// them; the balance must only stay in its range.
+/// Attempts of a correction under its conditions on the balance. Further attempts only require that
+/// the balance stays in its range.
 pub(super) const ATTEMPTS_BEFORE_FORCED: u32 = 12;
-/// Writes of a lease that no caller waits for: others may need the same tokens now.
+/// The same as `ATTEMPTS_MAX`, for a lease whose tokens no caller waits for. The number is small
+/// because other requests may need these tokens now.
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
-/// Lost writes that one write fences off: an item remembers four ids.
+/// Lost writes that one write can fence. It puts their ids and its own into the item, which
+/// remembers four ids.
 pub(super) const FENCED_OFF_MAX: usize = 2;
-/// Ids of lost writes that are remembered, of which an item may remember four.
+/// Ids of lost writes that a queue remembers: twice as many as an item remembers.
 pub(super) const UNUSABLE_IDS_MAX: usize = 2 * RequestId::REMEMBERED;
 /// Corrections and leases that ended after their callers left and are remembered, in case they
 /// enter again.
@@ -33,9 +35,10 @@ pub(super) const BUCKETS_MAX: usize = 2;
 pub struct QueueSettings {
     /// The time for which a claim serves later writers.
     pub interval: ClaimInterval,
-    /// The greatest age of an image that a request is refused from, in milliseconds.
+    /// The greatest age, in milliseconds, at which an image from before a request may refuse the
+    /// request. Zero: such an image never does.
     pub refusal_age_max_ms: u64,
-    /// True if each write is a transaction that is done once under its token.
+    /// True if each write is a transaction, which is done once under its `ClientRequestToken`.
     pub is_transactional: bool,
 }
 
@@ -45,9 +48,9 @@ pub struct Counts {
     /// Lost answers that no image can resolve, and refunds that were sent again after a lost
     /// answer.
     pub ambiguous: u32,
-    /// Refill times that were pulled back because they were far ahead of this clock.
+    /// Refill times that were pulled back because they were far ahead of this process's clock.
     pub clocks_ahead: u32,
-    /// Corrections without conditions on the balance.
+    /// Writes of corrections that took tokens without conditions on the balance but its range.
     pub forced: u32,
     /// Expiries that could not be moved, although the item expires before its debt is refilled.
     pub unextended: u32,

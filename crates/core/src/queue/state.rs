@@ -24,7 +24,7 @@ pub struct WriteQueue<W> {
     /// The write of requests that is in flight or in doubt, also if it serves one request alone.
     /// Upkeep is never here; it is in `flight`.
     pub(super) shared: Option<SharedWrite<W>>,
-    /// Requests that are done, but whose item would expire before its debt is refilled.
+    /// Requests that took effect, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
     /// Corrections and leases that ended after their callers left, in case they enter again.
@@ -32,10 +32,10 @@ pub struct WriteQueue<W> {
     /// Ids of lost writes that later writes may have fenced off. If an item remembers such an id,
     /// the lost write or the fence may have left it there.
     pub(super) unusable_ids: Vec<RequestId>,
-    /// Writes in a row that other writers came before.
+    /// Outrun writes in a row.
     pub(super) outruns_in_a_row: u32,
-    /// After an outrun write, the next one serves at most this many requests that take: half as
-    /// many as the outrun one.
+    /// While `outruns_in_a_row` is not zero, a write carries at most this many requests that ask
+    /// for tokens: half as many as the last outrun shared write, and at least one.
     pub(super) requests_max: usize,
     /// Pauses in a row.
     pub(super) pauses: u32,
@@ -56,9 +56,9 @@ pub(super) enum Ended {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Upkeep {
-    /// Puts a clock right or makes room.
+    /// Pulls back a refill time that is far ahead, or removes limits to make room for others.
     Repair,
-    /// Brings an item to the limits of a request that is refused.
+    /// Brings an item to the limits of a request before the request is refused.
     Reconfigure,
     /// Moves the expiry of an item that would expire before its debt is refilled.
     Extend,
@@ -82,13 +82,14 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// The ids in the newest known image of bucket 0 when the newest attempt was sent. From the
-    /// first lost answer on, they stay those of that attempt. If the item had newer ids by then,
-    /// the write is taken for forgotten too early, never too late.
+    /// The ids in the known image of bucket 0 when the first attempt was sent. If that image was
+    /// out of date, the queue assumes too early that the item may have forgotten the write, never
+    /// too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
-    /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
+    /// True if the write gives tokens back. If such a write took effect twice, too much would be
+    /// admitted.
     pub(super) gives_back: bool,
     pub(super) is_forced: bool,
     /// For each bucket: true if `seen_since_entry` is false for all of the requests.
@@ -139,7 +140,8 @@ impl<W> WriteQueue<W> {
         &mut self.buckets[bucket].contention
     }
 
-    /// Takes in what was learned elsewhere, unless it is older.
+    /// Replaces the known image of a bucket by one that another lane got, unless that one is the
+    /// same or certainly older.
     pub fn learn_if_newer(&mut self, bucket: usize, known: &Known) {
         let is_news = self.buckets[bucket]
             .known
@@ -152,12 +154,12 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The outcomes of requests since the last time, with the callers that wait for them.
+    /// The outcomes of requests since the last call, with the callers that wait for them.
     pub fn take_resolved(&mut self) -> Vec<(W, Outcome)> {
         std::mem::take(&mut self.resolved)
     }
 
-    /// The counts since the last time.
+    /// The counts since the last call.
     pub fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }
@@ -214,7 +216,7 @@ impl<W> WriteQueue<W> {
         self.buckets.iter().map(image).collect()
     }
 
-    /// True if no request asks for tokens, neither one that waits nor one of a write in doubt.
+    /// True if none of the requests that wait, or that a write in doubt carries, asks for tokens.
     pub(super) fn only_corrects(&self) -> bool {
         let in_doubt = self.shared.iter().flat_map(|shared| &shared.members);
         !self.waiting.iter().chain(in_doubt).any(Member::asks_for_tokens)

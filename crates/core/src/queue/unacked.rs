@@ -46,7 +46,7 @@ impl UnackedWrite {
 
 impl UnackedRequest {
     pub(super) fn is(&self, other: &QueuedRequest) -> bool {
-        // A lease that enters again may only settle, although it was to lease before.
+        // A lease may enter again with other terms, for example only to settle.
         let is_lease = |purpose: &Purpose| matches!(purpose, Purpose::Lease(_));
         let is_same = self.purpose == other.purpose;
         self.id == other.id && (is_same || is_lease(&self.purpose) && is_lease(&other.purpose))
@@ -63,7 +63,7 @@ impl UnackedRequest {
 /// the item's list of ids is full and has none of `ids_before`, the ids from before the write: then
 /// `id` may have come and gone. `id` itself is left out of this comparison: a repetition may have
 /// put it back into the list.
-pub(super) fn may_be_forgotten(
+pub(super) fn item_may_have_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,
     id: &RequestId,

@@ -19,8 +19,8 @@ impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     ///
     /// A request gets a new id before it enters the queue again, because a lost write may have
-    /// carried it under the old one. If that write happened, the queue gives its tokens back, perhaps
-    /// before the request enters again.
+    /// carried it under the old id. If that write happened, the queue gives its tokens back,
+    /// perhaps before the request enters again.
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],
@@ -55,8 +55,8 @@ impl<T: Table> CompositeStore<T> {
                     self.follow_newer_limits(targets, context).await;
                     context.id = new_id();
                 }
-                // A limit that is unknown here may have been stored a moment ago, and limits that fill
-                // the bucket may have been deleted.
+                // Stored limits are read again, once: an unknown limit may have been stored a
+                // moment ago, and a limit that fills the bucket may have been deleted.
                 Outcome::Unknown(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
                     for target in &mut *targets {
@@ -85,7 +85,8 @@ impl<T: Table> CompositeStore<T> {
         }
     }
 
-    /// Reads stored limits again if an item follows a change of them that is not known here.
+    /// Updates the limits of a bucket if its item has stored limits that are newer than those known
+    /// here. If that fails, the request keeps its limits.
     pub(super) async fn follow_newer_limits(
         &self,
         targets: &mut [BucketRequest],
@@ -127,8 +128,8 @@ impl<T: Table> CompositeStore<T> {
 /// The parts and the path of a grant.
 fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
     let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-    // `done.path` is `None` if an earlier attempt took the tokens. `Grant::is_held` would take a
-    // grant without a path for one of leased tokens.
+    // `done.path` is `None` if an earlier attempt took the tokens. A grant needs a path, because
+    // `Grant::is_held` reads `None` as held tokens.
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 

@@ -1,9 +1,10 @@
 //! Corrects grants. A correction is never refused. It gives up its conditions on the balance
 //! after twelve attempts, or when three quarters of its time have passed.
 //!
-//! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the id
-//! ([`guide`](crate::guide#lost-answers)). Once it has forgotten the id, tokens may be given back
-//! twice; where that is possible, the correction is counted as ambiguous.
+//! An attempt whose answer was lost may arrive late. The item refuses the attempt as long as the
+//! item remembers the id ([`guide`](crate::guide#lost-answers)). Once the item has forgotten the
+//! id, tokens may be given back twice; where that is possible, the correction is counted as
+//! ambiguous.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ impl<T: Table> CompositeStore<T> {
         let marked = correction.mark.map(|mark| MarkedCalls::new(self, mark.clone()));
         let (lane, calls): (_, &dyn Calls) = match &marked {
             None => (entry.lane(correction.bucket, settings), self),
-            // The mark is of this correction alone: no other request shares its write.
+            // The mark belongs to this correction, so no other request may share its write.
             Some(calls) => {
                 let settings = QueueSettings { is_transactional: true, ..settings };
                 (entry.lane_of_its_own(correction.bucket, settings), calls)
@@ -51,7 +52,7 @@ impl<T: Table> CompositeStore<T> {
             started_at,
             may_reread_limits: false,
         };
-        // The last resort needs some time, too.
+        // A quarter of the time remains for a write without conditions on the balance.
         let late = context.deadline - correction.deadline / 4;
         let submitted = lane.submit(calls, &request, context.deadline, context.clock);
         let mut submitted = std::pin::pin!(submitted);
@@ -94,11 +95,11 @@ impl<T: Table> CompositeStore<T> {
         context.cost += cost;
         match outcome {
             Outcome::Done(done) => Ok(Self::done(done, context)),
-            // With a mark, a repetition finds the mark or makes the correction. Without one this is
-            // a debit, which a repetition takes twice at worst.
+            // With a mark, a repetition finds the mark or makes the correction. Without a mark,
+            // this is a debit, which a repetition takes twice at worst.
             Outcome::Ambiguous if correction.mark.is_some() || !gives_back(correction.amounts) => {
-                // `Unavailable` around an error of the limiter: in doubt, and may be repeated. The
-                // guard does not take it for an outage.
+                // `Unavailable` around an `AdjustError` means that the correction is in doubt and
+                // may be repeated. To the guard it is an answer of the store, not an outage.
                 let forgotten = AdjustError::Ambiguous("the item no longer shows the write".into());
                 Err(AdjustError::Unavailable(forgotten.into()))
             }
@@ -112,7 +113,7 @@ impl<T: Table> CompositeStore<T> {
             Outcome::Contended { is_in_doubt } => {
                 Err(self.error_if_in_doubt(correction, is_in_doubt, AdjustError::Contended))
             }
-            // The other outcomes are an acquire's or a lease's.
+            // Only acquires and leases have the other outcomes.
             _ => Err(AdjustError::Contended),
         }
     }
@@ -129,9 +130,9 @@ impl<T: Table> CompositeStore<T> {
         Corrected { adjusted, image, attempts: context.cost.attempts }
     }
 
-    /// The error for the caller. If a refund without a mark may have been made, or may still be, it
-    /// is `Ambiguous`, and the caller must not try again. After any other error but `Unavailable`,
-    /// nothing was done.
+    /// The error for the caller. If a correction without a mark may have given tokens back, or may
+    /// still do so, the error is `Ambiguous`, and the caller must not try again. After
+    /// `Unavailable`, the correction may have been made. After any other error, nothing was done.
     fn error_if_in_doubt(
         &self,
         correction: &Correction<'_>,
@@ -154,8 +155,8 @@ impl<T: Table> CompositeStore<T> {
 impl From<AcquireError> for AdjustError {
     fn from(error: AcquireError) -> Self {
         match error {
-            // `Unavailable` around another error says that the outcome is unknown. The caller knows
-            // that from `is_in_doubt`.
+            // `Unavailable` around an `AcquireError` says that the outcome is unknown. The inner
+            // error suffices here, because `error_if_in_doubt` says so again.
             AcquireError::Unavailable(source) => match source.downcast::<AcquireError>() {
                 Ok(error) => (*error).into(),
                 Err(source) => Self::Unavailable(source),
@@ -166,7 +167,7 @@ impl From<AcquireError> for AdjustError {
     }
 }
 
-/// A correction may take from one limit and give back of another.
+/// True if the correction gives back tokens of some limit, even if it takes tokens of another.
 fn gives_back(amounts: &Amounts) -> bool {
     amounts.values().any(|amount| *amount < Millitokens::ZERO)
 }

@@ -21,7 +21,7 @@ impl BucketRequest {
         self.entry.known()?.image
     }
 
-    /// The part of a grant, with the newest image.
+    /// The request as a part of a grant, with the newest known image.
     #[cfg(feature = "leasing")]
     pub(super) fn into_known_part(self) -> BucketGrant {
         let image = self.image();
@@ -29,7 +29,7 @@ impl BucketRequest {
         BucketGrant { bucket, amounts, image, configuration }
     }
 
-    /// The part of a grant that was taken from the bucket, which left this image.
+    /// The request as a part of a grant, with the image of the bucket after the grant.
     pub(super) fn part(&self, image: Option<Arc<CompositeBucket>>) -> BucketGrant {
         BucketGrant {
             bucket: self.bucket.clone(),

@@ -1,9 +1,9 @@
 //! The calls of a lane on the table.
 //!
-//! A call owns all that it needs: the next leader goes on with it if the caller that sent it leaves.
-//! If the last caller's time is over, the call is dropped and counts as lost
-//! (`Lane::drop_call_for_nobody`). If the last caller's future was dropped, a task awaits the answer
-//! (`Lane::end_call_later`).
+//! A call owns all that it needs. So if the caller that sent the call leaves, the next leader goes
+//! on with the call. If the last caller's time is over, the call is dropped and counts as lost
+//! (`Lane::drop_call_for_nobody`). If the last caller's future was dropped, a task awaits the
+//! answer (`Lane::end_call_later`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,19 +91,20 @@ async fn write<T: Table>(
 async fn write_one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> TableReply {
     match table.write(bucket, plan).await {
         Ok(Written { image, write_units }) => {
-            TableReply::written(Answer::Written(vec![image]), write_units)
+            TableReply::of_write(Answer::Written(vec![image]), write_units)
         }
-        // It costs as much as the write would have: at least one unit; the answer does not name
-        // more.
+        // A refused write costs as much as the write would have, at least one unit. The answer does
+        // not say how much, so it is counted as one unit.
         Err(WriteError::ConditionFailed(image)) => {
-            TableReply::written(Answer::ConditionFailed(vec![Some(image)]), 1.0)
+            TableReply::of_write(Answer::ConditionFailed(vec![Some(image)]), 1.0)
         }
         Err(WriteError::Table(table_error)) => TableReply::of_error(table_error),
     }
 }
 
-/// Makes the writes in one transaction, with a mark if there is one. The flag says if there was such a
-/// mark before: then nothing is written, and the correction is done.
+/// Makes the writes in one transaction. With `mark`, the transaction also writes that mark. If the
+/// mark exists already, nothing is written, the flag becomes true, and the correction counts as
+/// made.
 pub(super) async fn transact<T: Table>(
     table: &T,
     buckets: &[BucketId],
@@ -122,16 +123,16 @@ pub(super) async fn transact<T: Table>(
     let refused_units = (0..items).map(|_| 2.0).sum();
     let reasons = match table.transact_write(&writes, mark.map(|(mark, _)| mark), &token).await {
         Ok(write_units) => {
-            return TableReply::written(Answer::Written(vec![None; plans.len()]), write_units);
+            return TableReply::of_write(Answer::Written(vec![None; plans.len()]), write_units);
         }
         Err(TransactError::Cancelled(reasons)) => reasons,
         Err(TransactError::Marked) => {
             if let Some((_, was_marked)) = mark {
                 was_marked.store(true, Ordering::Relaxed);
             }
-            // An earlier write made the correction, so it is done. This one wrote nothing, and has no
-            // images.
-            return TableReply::written(Answer::Written(Vec::new()), refused_units);
+            // An earlier transaction made the correction, so the answer says that it is written.
+            // This transaction wrote nothing, so there are no images.
+            return TableReply::of_write(Answer::Written(Vec::new()), refused_units);
         }
         Err(TransactError::Table(table_error)) => return TableReply::of_error(table_error),
     };
@@ -149,11 +150,11 @@ pub(super) async fn transact<T: Table>(
         }
     }
     if found.iter().all(Option::is_none) {
-        // Cancelled without a reason: handled as another writer's conflict.
+        // No write was the reason, so the item of the mark was: handled as a conflict.
         return TableReply {
             write_units: refused_units,
             ..TableReply::of_error(TableError::Conflict)
         };
     }
-    TableReply::written(Answer::ConditionFailed(found), refused_units)
+    TableReply::of_write(Answer::ConditionFailed(found), refused_units)
 }

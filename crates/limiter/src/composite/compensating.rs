@@ -1,7 +1,7 @@
 //! Writes a child's and its parent's bucket concurrently ([`CascadeMode::Compensating`]).
 //!
-//! Only tokens that are known to have been taken are given back. Those of a lost answer, or of a
-//! process that dies in between, stay taken from one bucket: the restrictive direction.
+//! Only tokens that are known to have been taken are given back. If an answer was lost, or if the
+//! process ends too early, tokens may stay taken from one bucket: the restrictive direction.
 //!
 //! [`CascadeMode::Compensating`]: super::CascadeMode::Compensating
 
@@ -52,7 +52,8 @@ impl<T: Table> CompositeStore<T> {
         }
     }
 
-    /// Gives back the tokens that are known to have been taken, and returns the reason.
+    /// Gives back the tokens taken from the bucket that granted. Returns the other bucket's error;
+    /// a refusal then also shows the limits of the bucket that granted.
     async fn compensate(
         &self,
         taken: Vec<BucketGrant>,
@@ -79,7 +80,7 @@ impl<T: Table> CompositeStore<T> {
             let (amounts, now) = (&part.amounts, clock.now());
             let limits = evaluate(&part.bucket, image, amounts, &part.configuration, now);
             let of_request = limits.into_iter().filter(|s| amounts.contains_key(&s.limit));
-            // They had enough: that is why their tokens are given back.
+            // This bucket granted, so none of these limits is short.
             granted.extend(of_request.map(|status| {
                 let back = if adjusted.is_ok() { status.asked.get() } else { 0 };
                 let available = i128::from(status.available.get()) + i128::from(back);
@@ -101,7 +102,7 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
-/// Joins two refusals into one error.
+/// Joins the errors of both buckets into one.
 fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
     use AcquireError::{Contended, LimitExceeded, NeverAdmissible, Unavailable};
     match (child, parent) {
@@ -116,7 +117,7 @@ fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
         | (Unavailable(_) | Contended { .. }, refused @ (LimitExceeded(_) | NeverAdmissible(_))) => {
             refused
         }
-        // A short child passes with time, the parent's error may not.
+        // A short limit of the child may refill with time; the parent's error may last.
         (LimitExceeded(_), parent) => parent,
         (child, _) => child,
     }

@@ -1,8 +1,8 @@
-//! Remembers for a minute the record of each entity and the stored limits of each level, also that
-//! there is none.
+//! Remembers for a minute the record of each entity and the stored limits of each level, or that
+//! the table has none.
 //!
-//! A bucket follows the newest change of each level that any process has seen, so this cache may be
-//! a minute behind without other harm.
+//! So this process may learn of a change a minute late. An older copy here never undoes a change
+//! that a bucket follows already.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -25,19 +25,19 @@ const VALID_MS: i64 = 60_000;
 /// The most entities, and the most scopes of limits, that are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// Counters of changes. Scopes share them by hash: a change of one may make buckets of another
-/// rebuild their limits, rarely and needlessly.
+/// The number of counters of changes. Scopes share them by hash. So a change of one scope may,
+/// rarely, make a bucket of another scope rebuild its limits needlessly.
 const COUNTERS: usize = 1_024;
 
 #[derive(Debug)]
 pub(super) struct Directory {
     entities: Cache<EntityId, Dated<EntityRecord>>,
     limits: Cache<LimitsScope, Dated<StoredLimits>>,
-    /// Each grows with every change of one of its scopes that this process made or noticed.
+    /// Counters. Each grows with every change of its scopes that this process made or noticed.
     changes: Box<[AtomicU64]>,
     hasher: RandomState,
-    /// Allows one read at a time of levels that are older here than in an item, for any number of
-    /// requests.
+    /// Held by a request while it updates levels that are older here than in an item: one request
+    /// at a time.
     pub(super) refreshes: Semaphore,
 }
 
@@ -55,7 +55,8 @@ pub(super) struct Levels {
 /// The number of changes noticed of a bucket's levels.
 #[derive(Debug, Clone)]
 pub(super) struct Changes {
-    counters: [usize; 4],
+    /// The counters that its levels use, as indices.
+    slots: [usize; 4],
     sum: u64,
 }
 
@@ -127,34 +128,34 @@ impl Directory {
     /// The levels of a bucket, all of which must be read.
     pub(super) fn unread(&self, bucket: &BucketId) -> Levels {
         let scopes = LimitsScope::levels(bucket);
-        let counters = scopes.each_ref().map(|scope| self.counter(scope));
-        let changes = Changes { counters, sum: self.sum(&counters) };
+        let slots = scopes.each_ref().map(|scope| self.slot_of(scope));
+        let changes = Changes { slots, sum: self.sum(&slots) };
         Levels { scopes, answers: [const { None }; 4], changes }
     }
 
     /// True if a change was noticed since.
     pub(super) fn has_changed(&self, since: &Changes) -> bool {
-        self.sum(&since.counters) != since.sum
+        self.sum(&since.slots) != since.sum
     }
 
-    /// Counters only grow: if the sum is the same, each counter is.
-    fn sum(&self, counters: &[usize; 4]) -> u64 {
-        let counters = counters.iter().filter_map(|counter| self.changes.get(*counter));
+    /// Counters only grow: if the sum has not changed, no counter has.
+    fn sum(&self, slots: &[usize; 4]) -> u64 {
+        let counters = slots.iter().filter_map(|slot| self.changes.get(*slot));
         counters.map(|changes| changes.load(Ordering::Acquire)).sum()
     }
 
-    fn counter(&self, scope: &LimitsScope) -> usize {
+    fn slot_of(&self, scope: &LimitsScope) -> usize {
         usize::try_from(self.hasher.hash_one(scope) % COUNTERS as u64).unwrap_or_default()
     }
 
     fn note_change(&self, scope: &LimitsScope) {
-        if let Some(changes) = self.changes.get(self.counter(scope)) {
+        if let Some(changes) = self.changes.get(self.slot_of(scope)) {
             changes.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Takes in an answer: an item, or that there is none. An answer that may lag does not replace
-    /// limits of a later version, and no answer replaces a valid record of an entity.
+    /// Takes in an answer; `None`: there is no item. No answer replaces a valid record of an
+    /// entity. An eventually consistent answer does not replace valid limits of a later version.
     pub(super) fn learn(
         &self,
         key: &ItemKey,
@@ -171,7 +172,8 @@ impl Directory {
                 let record =
                     item.map(EntityRecord::from_item).transpose().map_err(broken)?.flatten();
                 let answered = Dated { record: record.map(Arc::new), as_of: now };
-                // A valid one came from this process, or by a read that was answered meanwhile.
+                // A valid record is kept: this process stored it, or another read was answered
+                // meanwhile.
                 let known = self.entities.get(entity).filter(|known| known.is_valid(now));
                 let dated = known.unwrap_or(answered);
                 self.entities.insert(entity.clone(), dated.clone());
@@ -191,7 +193,8 @@ impl Directory {
                     return Ok(Some(Learned::Limits(scope.clone(), newer)));
                 }
                 self.limits.insert(scope.clone(), dated.clone());
-                // No configuration was built from a level that is learned for the first time.
+                // Usually no configuration was built from a level that is not remembered. One that
+                // was built before the cache forgot the level is valid for a minute at most.
                 if before.is_some_and(|before| before.version() != dated.version()) {
                     self.note_change(scope);
                 }
@@ -208,7 +211,7 @@ impl Directory {
     }
 
     /// Takes in the record of an entity that this process has just stored or deleted. A read that
-    /// began earlier may be answered later.
+    /// began before that and is answered later does not replace it: see [`learn`](Self::learn).
     #[cfg(feature = "dynamodb")]
     pub(super) fn note_entity(
         &self,
@@ -227,8 +230,8 @@ impl Directory {
         self.note_change(scope);
     }
 
-    /// Takes in limits that this process has just stored. A read that began earlier may be
-    /// answered later.
+    /// Takes in limits that this process has just stored. An eventually consistent read that began
+    /// before that and is answered later does not replace them: see [`learn`](Self::learn).
     #[cfg(feature = "dynamodb")]
     pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {
         let dated = Dated { record: Some(Arc::new(stored.clone())), as_of: now };
@@ -258,7 +261,7 @@ impl Levels {
         }
     }
 
-    /// True if no level must be read.
+    /// True if there is an answer for every level.
     pub(super) fn are_known(&self) -> bool {
         self.answers.iter().all(Option::is_some)
     }

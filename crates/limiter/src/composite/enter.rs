@@ -14,10 +14,12 @@ use crate::cost::Cost;
 use crate::table::TableError;
 
 impl Lane {
-    /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
-    /// `request` builds the request. If the caller leaves without an outcome, it is called again
-    /// for the id, by which the request is taken out of the queue. An acquire that took effect
-    /// unseen is given back; a correction or a lease stands.
+    /// Enters a request into the lane and waits for its outcome, until the deadline at most.
+    ///
+    /// `request` builds the request. If the caller leaves without an outcome, `request` is called
+    /// again for the id by which the queue finds the request. If the request takes effect although
+    /// its caller has left, the tokens of an acquire are given back; a correction or a lease
+    /// stands.
     pub(super) async fn submit(
         self: &Arc<Self>,
         calls: &dyn Calls,
@@ -26,7 +28,7 @@ impl Lane {
         clock: &dyn Clock,
     ) -> Result<Resolved, Expired> {
         let (sender, receiver) = oneshot::channel();
-        let mut entered = LeaveOnDrop { lane: self, request, receiver, is_open: true };
+        let mut entered = LeaveOnDrop { lane: self, request, receiver, must_leave: true };
         let replies_before = {
             let mut state = self.lock();
             self.adopt_images(&mut state);
@@ -54,8 +56,8 @@ impl Lane {
                     tokio::select! {
                         biased;
                         resolved = &mut entered.receiver => break resolved.ok(),
-                        // The leader has stopped, so this caller leads next. If another caller
-                        // leads by then and has resolved this request, it just returns.
+                        // The leader has stopped. This caller looks for its outcome again, and
+                        // leads if no other caller does.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;
@@ -65,19 +67,20 @@ impl Lane {
             }
         };
         if let Some(resolved) = resolved {
-            entered.is_open = false;
+            entered.must_leave = false;
             return Ok(resolved);
         }
         let is_asking = self.lock().queue.is_asking();
         let (on_leave, cost) = entered.leave();
-        // It may have been resolved at this very moment.
+        // The request may have been resolved just before it left.
         if let Ok(resolved) = entered.receiver.try_recv() {
             return Ok(resolved);
         }
         let state = self.lock();
-        // In a pause the table was not asked, so it is not silent.
+        // In a pause no call is in flight, so the table is not silent.
         let is_silent = is_asking && state.replies == replies_before;
-        // If the table is silent, its earlier answers are no news. `Unreachable` is no answer.
+        // If the table is silent, an error that it answered earlier is out of date. `Unreachable`
+        // is not an answer, so it is kept.
         let is_news = |error: &Arc<TableError>| {
             !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
         };
@@ -91,13 +94,13 @@ struct LeaveOnDrop<'a> {
     lane: &'a Arc<Lane>,
     request: &'a (dyn Fn() -> QueuedRequest + Sync),
     receiver: oneshot::Receiver<Resolved>,
-    is_open: bool,
+    must_leave: bool,
 }
 
 impl LeaveOnDrop<'_> {
     /// Gives the request up: its time is over.
     fn leave(&mut self) -> (OnLeave, Cost) {
-        self.is_open = false;
+        self.must_leave = false;
         let mut state = self.lane.lock();
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
         Lane::drop_call_for_nobody(&mut state);
@@ -107,13 +110,13 @@ impl LeaveOnDrop<'_> {
 
 impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
-        if !self.is_open {
+        if !self.must_leave {
             return;
         }
         let request = (self.request)();
         let mut state = self.lane.lock();
         let (on_leave, _) = state.queue.leave(&request.id);
-        // The outcome may be on its way already.
+        // The outcome may have been sent already.
         match (on_leave, self.receiver.try_recv()) {
             (OnLeave::Done(done), _) | (_, Ok(Resolved { outcome: Outcome::Done(done), .. })) => {
                 state.queue.done_unseen(request, done);

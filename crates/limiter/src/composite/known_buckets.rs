@@ -1,8 +1,8 @@
 //! The newest known image of each bucket, and the lanes of its requests.
 //!
-//! An image is a guess: every plan made from it carries the conditions under which it is right. So
-//! it may be old, evicted or derived at any time; only a refusal must not be based on such an
-//! image.
+//! An image is a guess: a plan made from it carries the conditions under which the plan is right.
+//! So an image may be old or derived, and it may be evicted at any time. Only a refusal must not be
+//! based on an old or derived image.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::newest_image::NewestImage;
 
 use crate::lock::lock;
 
-/// The most lanes of one child with its parents. Requests may name any parent.
+/// The most lanes of one child with its parents: requests may name any number of parents.
 const PARENTS_MAX: usize = 16;
 
 /// All buckets that this process knows.
@@ -50,7 +50,8 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 struct EntryState {
     configuration: Option<KnownConfiguration>,
-    /// For each parent, the requests that take from this bucket and the parent's in one transaction.
+    /// For each parent, the requests that take from this bucket and the parent's in one
+    /// transaction.
     cascades: Vec<(BucketId, Arc<Lane>)>,
 }
 
@@ -66,7 +67,7 @@ pub(super) struct KnownConfiguration {
 #[derive(Debug, Clone)]
 pub(super) struct MadeFrom {
     pub(super) changes: Changes,
-    /// The time in which the answers for all of them are valid.
+    /// The time in which the answers for all levels are valid.
     pub(super) valid: Range<EpochMillis>,
 }
 
@@ -89,7 +90,7 @@ impl Entry {
         self.lane.get_or_init(|| Arc::new(new())).clone()
     }
 
-    /// A lane for one request on this bucket, beside all others.
+    /// A new lane for a single request on this bucket; other requests do not share its writes.
     pub(super) fn lane_of_its_own(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
         Arc::new(Lane::new(vec![bucket.clone()], vec![self.known.clone()], settings))
     }

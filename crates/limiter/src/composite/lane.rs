@@ -22,12 +22,13 @@ use crate::lock::lock;
 use crate::metered;
 use crate::table::TableError;
 
-/// All callers of a lane wait for its one call, so after some time without an answer it asks again.
-/// That time is twice the last answer's, doubled after each silence, within these bounds.
+/// All callers of a lane wait for its one call, so after some time without an answer the leader
+/// asks again. That time is twice as long as the last answer took. It doubles after each silence.
+/// These are its bounds.
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(500);
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
-/// A leader may be late by this much before another caller takes over: the leader's owner may not
-/// poll it.
+/// A leader may be late by this much before another caller takes over. A leader is late if its task
+/// does not poll it.
 pub(super) const LATE_MAX: Duration = Duration::from_millis(250);
 /// The first value, and the upper bound, of `LaneState::quickest`.
 const QUICKEST_MAX: Duration = Duration::from_millis(50);
@@ -35,7 +36,7 @@ const QUICKEST_MAX: Duration = Duration::from_millis(50);
 /// The requests on one bucket, or on a child's and its parent's.
 pub(crate) struct Lane {
     pub(super) buckets: Vec<BucketId>,
-    /// The image that all lanes of this process on a bucket share.
+    /// For each bucket its newest image, which all lanes of this process share.
     pub(super) images: Vec<Arc<NewestImage>>,
     pub(super) state: Mutex<LaneState>,
     /// Notified when the leader stops.
@@ -46,9 +47,11 @@ pub(super) struct LaneState {
     pub(super) queue: WriteQueue<LaneWaiter>,
     /// The last write, if it may be sent again.
     pub(super) last_write: Option<Arc<Write>>,
-    /// The call on the table that a leader left in flight when it stopped; the next one awaits it.
+    /// The call that a leader left in flight when it stopped, and the time at which it was sent.
+    /// The next leader awaits this call.
     pub(super) parked_call: Option<(PendingCall, Instant)>,
-    /// If the leader has not acted by then, another caller takes over; `None`: there is no leader.
+    /// The time by which the leader must have acted; after it, another caller takes over. `None`:
+    /// there is no leader.
     pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
@@ -60,7 +63,7 @@ pub(super) struct LaneState {
     pub(super) answer_time: Duration,
     /// The number of the table's answers.
     pub(super) replies: u64,
-    /// The time of the last action or answer, by the clock of the leader of that time.
+    /// The time of the last action or answer, by the clock of the leader that saw it.
     pub(super) last_event_at: EpochMillis,
     /// True if several callers waited for the last answer.
     pub(super) had_several_waiters: bool,
@@ -137,13 +140,13 @@ impl Lane {
     pub(super) fn send_resolved(state: &mut LaneState) {
         for (LaneWaiter { sender, cost }, outcome) in state.queue.take_resolved() {
             let table_error = state.table_error.clone();
-            // A caller that has just left gets none.
+            // A caller that has just left gets no outcome.
             drop(sender.send(Resolved { outcome, cost, table_error }));
         }
     }
 
-    /// Takes in an answer to the leader of this term; returns true if it still leads. Without a
-    /// clock the time is the one at which the call was sent.
+    /// Takes in an answer to the leader of this term; false, and nothing changes, if that leader no
+    /// longer leads. Without a clock, the answer counts as of the time at which its call was sent.
     pub(super) fn take_reply(
         &self,
         state: &mut LaneState,
@@ -173,7 +176,7 @@ impl Lane {
             reply.answer,
             Answer::Written(_) | Answer::ConditionFailed(_) | Answer::Unusable
         ) {
-            // It is not sent again.
+            // This write is not sent again.
             state.last_write = None;
         }
         state.table_error = reply.table_error.map(Arc::new);

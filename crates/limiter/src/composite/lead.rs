@@ -17,7 +17,7 @@ use crate::table::TableError;
 
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// The longest pause of corrections that other writers outran, if no caller waits for tokens.
+/// The longest pause after other writers outran corrections, if no caller waits for tokens.
 const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
@@ -28,7 +28,7 @@ impl Lane {
             if now < until {
                 return None;
             }
-            // The old leader has the call, and may never poll it.
+            // The old leader has the call and may never poll it, so the answer counts as lost.
             if state.queue.is_asking() {
                 let last_event_at = state.last_event_at;
                 state.queue.answered(Answer::Lost, last_event_at);
@@ -74,7 +74,8 @@ pub(super) struct Leader<'a> {
 
 impl Leader<'_> {
     /// Leads until the caller's own request is resolved, until the queue is idle, or until another
-    /// caller leads. Returns false if the caller's time is up: then it must leave the queue.
+    /// caller leads. Returns false if the caller's time is up: then its request must leave the
+    /// queue.
     pub(super) async fn lead_until_resolved(
         mut self,
         receiver: &mut oneshot::Receiver<Resolved>,
@@ -106,8 +107,8 @@ impl Leader<'_> {
                 must_yield = state.had_several_waiters;
                 continue;
             }
-            // Callers whose requests were just resolved may send the next ones, and share the next
-            // write.
+            // Callers whose requests were just resolved may now enter new requests, which then
+            // share the next write.
             if std::mem::take(&mut must_yield) {
                 tokio::task::yield_now().await;
             }
@@ -134,7 +135,8 @@ impl Leader<'_> {
                         None
                     }
                     Action::Write(write) => {
-                        // The same transaction again is the same attempt.
+                        // A write that is sent again unchanged, as transactions are, is no new
+                        // attempt.
                         let is_new = !state
                             .last_write
                             .as_ref()
@@ -162,8 +164,8 @@ impl Leader<'_> {
         true
     }
 
-    /// Takes in the answer to a call that no caller waits for, unless another caller has asked
-    /// again meanwhile.
+    /// Awaits a call that no caller waits for. Takes in its answer, unless another caller leads
+    /// meanwhile.
     pub(super) async fn end_call(mut self) {
         if self.pending_call.is_none() {
             return;
@@ -178,7 +180,7 @@ impl Leader<'_> {
         drop(state);
     }
 
-    /// Waits for the answer. If it is dropped before that, the next leader waits.
+    /// Waits for the answer. If this future is dropped before that, the call stays pending.
     async fn reply(&mut self) -> TableReply {
         let reply =
             std::future::poll_fn(|context: &mut Context<'_>| match &mut self.pending_call {
@@ -213,8 +215,9 @@ fn silence() -> TableReply {
     TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
 }
 
-/// A random pause, longer each time. It is counted in round trips if other writers came first and
-/// no caller waits for tokens.
+/// A random pause. Its upper bound doubles with each pause in a row, up to a maximum. If other
+/// writers outran corrections and no caller waits for tokens, the bound is a multiple of the
+/// quickest round trip.
 fn pause(pauses_in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
     let in_a_row = pauses_in_a_row.min(12);
     let longest = match corrections_were_outrun {

@@ -1,7 +1,8 @@
 //! Leases tokens of one bucket and settles earlier leases, in one write.
 //!
-//! A lease enters the queue of its bucket as every request does. If its outcome is not known when
-//! its time is up, it is handed back as a [`LeaseInDoubt`], and enters again under the same id.
+//! A lease enters the queue of its bucket as every request does. If the outcome is not known when
+//! the time is up, the caller gets a [`LeaseInDoubt`], with which the lease enters again under the
+//! same id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,8 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         async move {
             let mut context = lease.call_context(in_doubt.as_ref(), clock);
-            // A lane that the cache has forgotten still knows the outcome of its writes.
+            // The lane that sent a lost write knows its outcome, even if the cache has forgotten
+            // the lane.
             let lane = in_doubt.and_then(|in_doubt| in_doubt.lane);
             let lane = lane.unwrap_or_else(|| {
                 self.known_buckets.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
@@ -162,7 +164,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// Carries out a request. With an error, true if the outcome will never be known.
+    /// Carries out a lease. The flag beside an error is true if the outcome can never be known.
     async fn lease_from(
         &self,
         lane: &Arc<Lane>,

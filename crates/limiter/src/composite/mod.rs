@@ -1,7 +1,7 @@
-//! A store of composite buckets on any [`Table`]: known images and limits, decisions, and calls.
+//! A store of composite buckets on any [`Table`].
 //!
-//! `sluicegate-core` decides and the table writes. This module holds the loop between them, and the
-//! memory that makes a warm acquire one write and no read.
+//! `sluicegate-core` decides and the table writes. This module holds the loop between them. It also
+//! remembers images and limits, so that an acquire from a known bucket is one write and no read.
 
 mod acquire;
 mod adjust;

@@ -15,8 +15,8 @@ impl NewestImage {
         lock(&self.0).clone()
     }
 
-    /// Keeps the content of an answer, unless one with a newer claim is known: answers overtake each
-    /// other.
+    /// Remembers an answer, unless an answer with a newer claim is known: answers may come out of
+    /// order.
     pub(super) fn learn_if_newer(&self, new: Known) {
         let mut known = lock(&self.0);
         if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {

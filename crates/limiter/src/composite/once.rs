@@ -1,4 +1,5 @@
-//! The calls of a correction that is made once: every write is a transaction that also leaves a mark.
+//! The calls of a correction that is made once: the write that makes it is a transaction that also
+//! leaves a mark.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +32,7 @@ impl<'a, T: Table> MarkedCalls<'a, T> {
 impl<T: Table> Calls for MarkedCalls<'_, T> {
     fn call(&self, asked: TableCall) -> PendingCall {
         let TableCall::Write(buckets, write) = asked else { return self.store.call(asked) };
-        // Without an id it is upkeep, which follows the correction: the mark is there by now.
+        // A write without an id is upkeep. Here it follows the correction, so the mark exists.
         if write.id.is_none() {
             return self.store.call(TableCall::Write(buckets, write));
         }

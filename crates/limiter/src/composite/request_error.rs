@@ -1,6 +1,6 @@
-//! The error of a request that was neither granted nor refused. It says if this is an outage, if nothing
-//! was taken, or if tokens may have been taken. Here are also the copies of one error of the table for
-//! each of the requests that it concerns.
+//! The error of a request that was neither granted nor refused. It says if there is an outage, if
+//! nothing was taken, or if tokens may have been taken. If one error of the table concerns several
+//! requests, each gets a copy.
 
 use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure, described};
@@ -9,7 +9,8 @@ use crate::table::TableError;
 /// The error of a request that has no more time. Its meaning, between the store and the guard:
 ///
 /// * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
-/// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so this
+/// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so
+///   this
 ///   is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets `Contended` cannot
 ///   tell if tokens were taken.
 /// * any other `Unavailable`: an outage.
@@ -30,7 +31,7 @@ pub(super) fn error_at_deadline(
     }
 }
 
-/// An error that also says if tokens may have been taken.
+/// Wraps an error in `Unavailable` if tokens may have been taken.
 pub(super) fn in_doubt_if(is_in_doubt: bool, error: AcquireError) -> AcquireError {
     if is_in_doubt { AcquireError::Unavailable(error.into()) } else { error }
 }

@@ -7,16 +7,16 @@ use sluicegate_core::ClaimInterval;
 /// The settings of a store of composite buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// For this long after a claim, writers take without a claim of their own; 100 ms by default. If
-    /// a round trip takes more than 20 ms, set this to five round trips. Otherwise a process learns of
-    /// a claim too late to use it, and its requests wait for claims of their own.
+    /// For this long after a claim, writers take without a claim of their own; 100 ms by default.
+    /// If a round trip takes more than 20 ms, set this to five round trips. Otherwise a process
+    /// learns of a claim too late to use it, and its requests wait for claims of their own.
     pub claim_interval: ClaimInterval,
     /// The greatest age of an image that a refusal may be based on; 1 s. Zero: every refusal comes
     /// from the table.
     pub refusal_age_max: Duration,
     /// How a child's and its parent's bucket are written.
     pub cascade_mode: CascadeMode,
-    /// The way to tell a write whose answer was lost from one that was not done.
+    /// How the store finds out what became of a write whose answer was lost.
     pub certainty: Certainty,
     /// The most buckets that are remembered; 100,000. A bucket takes about a kilobyte.
     pub buckets_max: usize,
@@ -41,19 +41,20 @@ pub enum CascadeMode {
     /// In one transaction, both or neither: four write units.
     #[default]
     Transaction,
-    /// Concurrently: if one bucket refuses, the tokens taken from the other are given back. Two
-    /// write units. For a moment, tokens are taken from one bucket only: it admits less, never more.
-    /// They stay taken if the process dies or the caller stops waiting between the two, or if giving
+    /// Concurrently: two write units. If one bucket does not grant, the tokens taken from the other
+    /// are given back. Until then the other bucket admits less, never more. The tokens stay taken
+    /// if the process ends or the caller stops waiting before they are given back, or if giving
     /// them back fails.
     Compensating,
 }
 
-/// The way to tell a write whose answer was lost from one that was not done.
+/// How the store finds out what became of a write whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Certainty {
-    /// The item remembers the last requests ([`guide`](crate::guide#lost-answers)). Once it has
-    /// forgotten one, it cannot tell: see [`Counters::ambiguous`](crate::store::Counters).
+    /// The item remembers the last requests ([`guide`](crate::guide#lost-answers)). Once the item
+    /// has forgotten a request, it cannot tell if that request's write was done: see
+    /// [`Counters::ambiguous`](crate::store::Counters).
     #[default]
     Remembered,
     /// Every write is a transaction under a token of its own, which DynamoDB remembers for ten

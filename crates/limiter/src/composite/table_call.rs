@@ -36,7 +36,7 @@ impl TableReply {
         Self { answer, write_units: 0.0, read_units: 0.0, table_error: Some(table_error) }
     }
 
-    pub(super) const fn written(answer: Answer, write_units: f64) -> Self {
+    pub(super) const fn of_write(answer: Answer, write_units: f64) -> Self {
         Self { answer, write_units, read_units: 0.0, table_error: None }
     }
 }
@@ -64,7 +64,7 @@ pub(super) struct Expired {
     pub(super) on_leave: OnLeave,
     pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,
-    /// True if a call was in flight when the time was over, and the table answered none since the request
-    /// entered.
+    /// True if a call was in flight when the time was over, and the table has answered no call
+    /// since the request entered.
     pub(super) is_silent: bool,
 }

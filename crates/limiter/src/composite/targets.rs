@@ -1,9 +1,9 @@
 //! Finds the buckets of a request and their limits.
 //!
-//! An acquire does not look up what its request brings along: limits, a parent. Other data is
-//! remembered for a minute. Data that is not remembered is read by one eventually consistent read
-//! for each bucket, together with the bucket if that is not known either: half a unit an item. A
-//! parent's data is read after the entity's.
+//! An acquire does not look up the limits and the parent that its request brings along. Other data
+//! is remembered for a minute. Data that is not remembered is read by one eventually consistent
+//! read for each bucket, at half a unit an item. If the bucket itself is not known, the same read
+//! returns it, too. A parent's data is read after the entity's.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ pub(super) enum Lookup {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// The buckets of a request: the entity's own, and its parent's if it has one and cascades.
+    /// The buckets of a request: the entity's own, and its parent's if the request cascades. An
+    /// acquire leaves out a parent that has none of the requested limits.
     pub(super) async fn targets(
         &self,
         request: &Request,
@@ -68,7 +69,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(targets)
     }
 
-    /// The limits of a bucket, those of a request among them.
+    /// The limits of a bucket: those that a request named, and the stored ones.
     #[cfg(feature = "leasing")]
     pub(super) async fn limits(
         &self,
@@ -158,7 +159,7 @@ impl<T: Table> CompositeStore<T> {
         if context.is_over() {
             return Err(context.given_up());
         }
-        // Another process may have made a bucket that was not there.
+        // If the bucket did not exist, another process may have made it since.
         if entry.known().is_none_or(|known| known.image.is_none()) {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
@@ -187,11 +188,11 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// A newer configuration for a bucket whose item knows a later change than this one. It comes
-    /// from another request in this process that learned it meanwhile, or from a strongly
-    /// consistent read. If a level is older than in the item even after that read, then it was
-    /// deleted by hand or the table was restored: the item will be brought to what was read
-    /// ([`StoredRules::outranks`]).
+    /// A newer configuration for a bucket whose item follows a later change than `configuration`
+    /// does. Another request of this process has learned it meanwhile, or a strongly consistent
+    /// read returns it. If a level is older than in the item even after that read, the level was
+    /// deleted by hand or the table was restored: then the item will be brought to the limits that
+    /// were read ([`StoredRules::outranks`]).
     ///
     /// `None`, and the item stays as it is: another request is reading, or the levels cannot be
     /// read now.

@@ -14,8 +14,8 @@ pub(super) trait MaybeOutage {
 impl MaybeOutage for AcquireError {
     fn outage(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
-        // A write is in doubt, but the store answers: see `in_doubt_if` and `error_at_deadline` in
-        // `composite/request_error.rs`.
+        // `Unavailable` around one of these: a write is in doubt, but the store answers. See
+        // `in_doubt_if` and `error_at_deadline` in `composite/request_error.rs`.
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
         (!has_answered).then_some(source)
@@ -33,8 +33,8 @@ impl MaybeOutage for AdjustError {
             Self::Unavailable(source) | Self::Ambiguous(source) => source,
             _ => return None,
         };
-        // `Ambiguous` wraps the reason. It is an outage only if that is `Unavailable`: a wrapped
-        // `Contended` or `Setup` is an answer.
+        // `Ambiguous` is an outage only if it wraps an `Unavailable`. `Unavailable` is no outage if
+        // it wraps a `Contended`, a `Setup` or an `Ambiguous`: then the store has answered.
         match source.downcast_ref() {
             Some(Self::Unavailable(source)) => Some(source),
             Some(_) => None,

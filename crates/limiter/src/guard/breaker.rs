@@ -2,8 +2,8 @@
 //! cost every call its deadline.
 //!
 //! One word holds the state and the time of its last change, and every change is a
-//! compare-and-swap, so no call waits for another. The failure of a call that began in an earlier
-//! state changes nothing in a later one.
+//! compare-and-swap, so no call waits for another. If the state has changed since a call began, the
+//! failure of that call changes nothing.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::breaker_config::BreakerConfig;
 const PROBE_EVERY_MIN: Duration = Duration::from_millis(1);
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(60);
 
-/// All calls ask.
+/// All calls ask the store.
 const CLOSED: u64 = 0;
-/// No call asks.
+/// No call asks the store.
 const OPEN: u64 = 1;
-/// A probe was answered: the next call asks.
+/// A probe was answered: the next call asks the store, on trial.
 const HALF_OPEN: u64 = 2;
-/// That call is in flight, and no other asks.
+/// The call on trial is in flight; no other call asks the store.
 const TRIAL: u64 = 3;
 /// Bits of the word that hold the state.
 const STATE_BITS: u32 = 2;
@@ -38,13 +38,14 @@ pub(super) struct CircuitBreaker {
     word: AtomicU64,
     failures: AtomicU32,
     started: Instant,
-    /// The time of the first failure, in milliseconds since `started`; `u64::MAX`: there is none.
+    /// The time of the first failure since the last answer, in milliseconds since `started`;
+    /// `u64::MAX`: there is none.
     failing_since_ms: AtomicU64,
-    /// The time at which it opened, in epoch milliseconds.
+    /// The time at which the store became unavailable, in epoch milliseconds.
     opened_at_ms: AtomicI64,
 }
 
-/// The right to ask the store once. Dropping it says nothing of the store.
+/// The right to ask the store once. Dropping it says nothing about the store.
 #[derive(Debug)]
 pub(super) struct CallPass<'a> {
     circuit: &'a CircuitBreaker,
@@ -85,7 +86,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// `None`: the store is unavailable, or was until a moment ago.
+    /// `None`: the breaker is not closed.
     pub(super) fn may_call_if_closed(&self) -> Option<CallPass<'_>> {
         let word = self.word.load(Ordering::Acquire);
         (state(word) == CLOSED).then_some(CallPass { circuit: self, word })
@@ -107,8 +108,8 @@ impl CircuitBreaker {
         let trial_ms = || self.now_ms().saturating_sub(since_ms(word));
         let is_overtaken = match state(word) {
             OPEN => true,
-            // After two rounds, a trial call that still waits is disregarded: it may have a
-            // deadline of a day.
+            // A trial call that has waited for two intervals between probes is disregarded: its
+            // deadline may be a day away.
             TRIAL => Duration::from_millis(trial_ms()) >= self.settings.probe_every * 2,
             _ => false,
         };
@@ -117,13 +118,14 @@ impl CircuitBreaker {
         }
     }
 
-    /// Notes an answer: earlier failures count no more.
+    /// Notes an answer: earlier failures no longer count.
     fn forgive(&self) {
         self.failures.store(0, Ordering::Release);
         self.failing_since_ms.store(u64::MAX, Ordering::Release);
     }
 
-    /// Notes that a probe was answered after this many that failed. Failures of calls still count.
+    /// Notes that a probe was answered after this many failed probes. If more failures were
+    /// counted, a call has failed, and all of them still count.
     pub(super) fn forgive_up_to(&self, failures: u32) {
         if self.failures.load(Ordering::Acquire) <= failures {
             self.forgive();
@@ -148,7 +150,7 @@ impl CircuitBreaker {
 }
 
 impl CallPass<'_> {
-    /// True if this is the one call that may ask until it is answered.
+    /// True if this call is on trial: no other call may ask the store meanwhile.
     pub(super) const fn is_trial(&self) -> bool {
         state(self.word) == TRIAL
     }
@@ -165,15 +167,15 @@ impl CallPass<'_> {
             self.circuit.forgive();
             return self.circuit.change(self.word, CLOSED).is_some();
         }
-        // Read first: answered calls share this cache line without writing to it.
+        // Read first, so that answered calls do not write to the cache line that they share.
         if self.circuit.failures.load(Ordering::Relaxed) > 0 {
             self.circuit.forgive();
         }
         false
     }
 
-    /// Notes that the store did not answer by the deadline; true if it counts as unavailable from
-    /// now on.
+    /// Notes that the call failed; true if the store counts as unavailable from now on, and did not
+    /// before.
     pub(super) fn note_failure(self, now: EpochMillis) -> bool {
         let circuit = self.circuit;
         if self.is_trial() {
@@ -191,7 +193,7 @@ impl CallPass<'_> {
 impl Drop for CallPass<'_> {
     fn drop(&mut self) {
         if self.is_trial() {
-            // Does nothing if the call was noted as answered or not: the word has changed since.
+            // Does nothing if the result of the call was noted, because that changed the word.
             self.circuit.change(self.word, HALF_OPEN);
         }
     }

@@ -76,9 +76,10 @@ impl Guard {
                 self.degrade(request, cause, || source)
             }
             // The request is in doubt, but the store answers (see `error_at_deadline` in
-            // `composite/request_error.rs`). A program treats every `Contended` alike: it asks
-            // again. So it gets this one unwrapped, although tokens may have been taken. Any other
-            // error stays inside `Unavailable`, which says that they may have been.
+            // `composite/request_error.rs`). A program asks again after either error, and
+            // `Contended` says why. So `Contended` is unwrapped, although tokens may have been
+            // taken. Any other error stays inside `Unavailable`, which says that tokens may have
+            // been taken.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
@@ -97,7 +98,7 @@ impl Guard {
         let Some(pass) = self.begin_call() else {
             return Err(AdjustError::Unavailable(self.health.not_asked().into()));
         };
-        // A correction of held tokens says nothing of the store.
+        // A correction of held tokens says nothing about the store, so the pass is dropped.
         if let Some(adjusted) = self.store.adjust_held(correction) {
             return Ok(adjusted);
         }
@@ -125,7 +126,8 @@ impl Guard {
         result
     }
 
-    /// Permission to call the store. Without it, and for a trial, the recovery task is started.
+    /// Permission to call the store; `None`: the store counts as unavailable. In that case, and for
+    /// a trial, this starts the recovery task.
     fn begin_call(self: &Arc<Self>) -> Option<CallPass<'_>> {
         let pass = self.health.circuit.may_call();
         // A task must probe an unavailable store, and must be able to overtake a trial call that
@@ -185,8 +187,8 @@ impl Guard {
                 let now = self.clock.now();
                 let parts = self.health.local().take(request, now, self.counters())?;
                 // The recovery task debits these tokens later. If the store was not asked,
-                // `begin_call` has started the task, but it may have ended before this debit was
-                // added: then it is started again.
+                // `begin_call` has started the task. If the task ended before this debit was added,
+                // it is started again.
                 if matches!(cause, Cause::Unanswered(_)) || !self.health.has_recovery() {
                     self.start_recovery();
                 }

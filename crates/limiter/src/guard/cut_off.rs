@@ -1,6 +1,7 @@
-//! Calls whose callers leave before the answer. Such a call says nothing of the store. If all
-//! callers wait for less than the deadline, no call would ever fail, and each would wait through an
-//! outage. So a task probes the store after such a call, and finds the outage in its place.
+//! Calls whose callers leave before the answer. Such a call says nothing about the store. If every
+//! caller left before its deadline, no call would ever fail, the breaker would never open, and
+//! every caller would wait in vain during an outage. So after such a call a task probes the store,
+//! to detect an outage.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use super::answer::is_answer;
 use super::breaker::CallPass;
 use super::guarded::Guard;
 
-/// The longest deadline of a probe. A call may have one of a day.
+/// The longest deadline of a probe. The deadline of the call may be a day.
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
 
 /// A call on the store. If it is dropped before it ends, its caller has left.
@@ -32,8 +33,8 @@ impl Drop for CallInProgress<'_> {
     }
 }
 
-/// The mark of the one task that probes after such a call. It is dropped with the task, at the
-/// latest with its runtime.
+/// Held by the one task that probes after such a call. It is dropped with the task, at the latest
+/// with the runtime.
 struct Probing(Arc<Guard>);
 
 impl Drop for Probing {
@@ -44,7 +45,7 @@ impl Drop for Probing {
 
 impl Guard {
     /// Awaits a call on the store that ends by this deadline, and notices if its caller leaves
-    /// before.
+    /// before the call ends.
     pub(super) async fn watch_call<T>(
         self: &Arc<Self>,
         pass: &CallPass<'_>,
@@ -79,8 +80,7 @@ impl Guard {
         {
             let checked = self.store.check(&self.clock, deadline).await;
             if is_answer(&checked) {
-                // This clears the failures of these probes. If a call failed meanwhile, it clears
-                // none.
+                // The failures of these probes no longer count, unless a call has failed as well.
                 return self.health.circuit.forgive_up_to(failures);
             }
             failures += 1;

@@ -1,4 +1,4 @@
-//! Debits the grants of an outage at the store, once it answers again.
+//! Debits the grants of an outage at the store, once the store answers again.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::AdjustError;
 use crate::store::Correction;
 
 impl Guard {
-    /// Debits the pending sums at the store, as long as it answers.
+    /// Debits the pending sums at the store, until one of them must be tried again later.
     pub(super) async fn debit_pending(self: &Arc<Self>, pending_debits: &PendingDebits) {
         while pending_debits.are_some() {
             let next = pending_debits.next();
@@ -26,7 +26,7 @@ impl Guard {
         }
     }
 
-    /// Debits the sum of one bucket. False: it must be tried again.
+    /// Debits the sum of one bucket. False: the debit must be tried again.
     async fn debit_one(
         self: &Arc<Self>,
         pending_debits: &PendingDebits,

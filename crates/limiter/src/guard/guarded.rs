@@ -1,4 +1,4 @@
-//! A store with what is known of its health: the one way from a limiter to its store.
+//! A store and its health: the one way from a limiter to its store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ pub(crate) struct Guard {
     pub(super) settings: CallSettings,
 }
 
-/// The time that a call may take, and the result of an acquire without an answer.
+/// The time that a call may take, and the policy for an acquire that gets no answer.
 #[derive(Debug)]
 pub(crate) struct CallSettings {
     /// `None`: a default for each kind of call.
@@ -88,17 +88,17 @@ impl Guard {
 
     /// The deadline of an acquire or a peek; `requested` is the deadline that the request set.
     pub(crate) fn call_time_max(&self, requested: Option<Duration>) -> Duration {
-        self.with_connection(requested, DEADLINE)
+        self.effective_deadline(requested, DEADLINE)
     }
 
     /// The deadline of a correction; `requested` is the deadline that the request set.
     pub(crate) fn correction_time_max(&self, requested: Option<Duration>) -> Duration {
-        self.with_connection(requested, CORRECTION_DEADLINE)
+        self.effective_deadline(requested, CORRECTION_DEADLINE)
     }
 
-    /// Returns the requested deadline. Without one it returns the usual deadline; if the store
-    /// never answered, the longer one of it and the connect deadline.
-    fn with_connection(&self, requested: Option<Duration>, usual: Duration) -> Duration {
+    /// The requested deadline. If the request set none: the limiter's deadline, or `usual` if the
+    /// limiter has none; until the store has answered once, at least the connect deadline.
+    fn effective_deadline(&self, requested: Option<Duration>, usual: Duration) -> Duration {
         let CallSettings { deadline, connect_deadline, .. } = &self.settings;
         requested.unwrap_or_else(|| {
             let usual = deadline.unwrap_or(usual);

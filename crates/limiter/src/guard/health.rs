@@ -1,5 +1,4 @@
-//! What one limiter and its clones know of the health of their store, and the slot of the recovery
-//! task.
+//! The health of a store, as one limiter and its clones know it, and the slot of the recovery task.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -125,7 +124,7 @@ impl StoreHealth {
     }
 
     /// Releases the slot if there is no work; true: the task must end. If work comes up meanwhile,
-    /// the task claims the slot again. If another task claimed it first, that one does the work.
+    /// the task claims the slot again. If another task was faster, that task does the work.
     pub(super) fn release_recovery(&self) -> bool {
         if self.needs_recovery() {
             return false;

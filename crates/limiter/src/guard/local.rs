@@ -1,9 +1,9 @@
 //! Buckets of one limiter, used while the store is unavailable.
 //!
-//! They start from the last grant of the store, or full if none is known, and follow the same
-//! arithmetic. So one limiter admits from a bucket no more than the store would have admitted to it
-//! alone, if a grant is known and nothing was corrected since. Tokens taken from them are debited
-//! at the store later: see [`super::pending_debits`].
+//! A bucket starts from the last grant of the store, or full if no grant is known, and follows the
+//! same arithmetic. If a grant is known and nothing was corrected since, the limiter admits no more
+//! than the store would have admitted to this limiter alone. Tokens taken from these buckets are
+//! debited at the store later: see [`super::pending_debits`].
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +23,11 @@ use crate::error::AcquireError;
 use crate::lock::lock;
 use crate::store::{BucketGrant, Cascade, Request};
 
-/// The most buckets that are remembered, each of about a kilobyte. A forgotten bucket starts full.
+/// The most grants of the store, and the most buckets, that are remembered; each takes about a
+/// kilobyte. If both are forgotten, a bucket starts full.
 const BUCKETS_MAX: usize = 100_000;
 
-/// The known buckets of this process.
+/// The buckets of one limiter and its clones.
 #[derive(Debug)]
 pub(super) struct Local {
     seen: sync::Cache<BucketId, Arc<LastSeen>>,
@@ -80,8 +81,8 @@ impl Local {
         }
     }
 
-    /// A debit was made at the store: subtracts it from the remembered last grant, if the grant is
-    /// older than the debit. The next outage begins with the result.
+    /// Notes that a debit was made at the store: subtracts it from the remembered last grant, if
+    /// that grant is older than the debit. The next outage begins with the result.
     pub(super) fn note_debited(
         &self,
         bucket: &BucketId,
@@ -137,9 +138,9 @@ impl Local {
         Ok(parts)
     }
 
-    /// Takes from a single bucket without copying it. This works if an earlier request took from
-    /// the bucket by the same limits: the usual case of an outage. `None`, and nothing is taken:
-    /// this function cannot decide the request.
+    /// Takes from a single bucket, and copies its image only if a permit still shows it. This works
+    /// if an earlier request took from the bucket by the same limits: the usual case of an outage.
+    /// `None`, and nothing is taken: this function cannot decide the request.
     fn take_in_place(
         &self,
         request: &Request,
@@ -244,8 +245,8 @@ impl Local {
         LocalRequest { bucket, amounts: amounts.clone(), configuration, seen }
     }
 
-    /// The newest image: the one of this process, or the store's last grant less the pending
-    /// debits.
+    /// The newest image: that of `own` if no newer grant is known, or else the one of the store's
+    /// last grant less the pending debits.
     fn image(
         &self,
         own: Option<&LocalBucket>,
@@ -264,8 +265,8 @@ impl Local {
     }
 }
 
-/// The bucket after a debit at `now`. First comes the refill until then, which the burst caps: a
-/// debit of the balance of long ago would be refilled.
+/// The bucket after a debit at `now`. The refill up to `now` comes first, capped by the burst. If
+/// the debit came first, this refill would make up for it.
 fn debited(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> CompositeBucket {
     let mut image = image.clone();
     for (limit, balance) in &mut image.limits {
@@ -277,7 +278,7 @@ fn debited(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> Comp
     image
 }
 
-/// Refuses a request, and brings its buckets to its limits.
+/// Refuses a request, and brings the buckets to the limits of the request.
 fn refuse(
     targets: &[LocalRequest],
     images: &[Option<Arc<CompositeBucket>>],

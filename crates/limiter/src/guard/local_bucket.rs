@@ -35,7 +35,7 @@ pub(super) struct LocalBucket {
     pub(super) started_from: Option<Arc<LastSeen>>,
     /// The value of `Local::noted` at which `started_from` was last known to be the newest grant.
     pub(super) checked_at: Option<u64>,
-    /// True if the newest grant named a parent then.
+    /// True if the newest grant at `checked_at` named a parent.
     pub(super) has_parent: bool,
 }
 
@@ -88,7 +88,7 @@ impl LocalRequest {
         }
     }
 
-    /// The bucket, changed to the limits of a refused request; `None`: it has them.
+    /// The bucket, changed to the limits of a refused request; `None`: it has these limits already.
     pub(super) fn reconfigured(
         &self,
         image: &CompositeBucket,

@@ -1,5 +1,5 @@
-//! Debits of an outage: tokens that this process granted while the store was unavailable, to be
-//! taken there afterwards.
+//! Debits of an outage: tokens that this process granted while the store was unavailable, and that
+//! it must take from the store afterwards.
 //!
 //! They are summed up for each bucket, so their number is bounded by the number of buckets and not
 //! by the length of the outage.
@@ -17,7 +17,7 @@ use crate::lock::lock;
 
 /// The most buckets with pending debits. Grants of further buckets are not debited at the store.
 const PENDING_DEBITS_MAX: usize = 10_000;
-/// Locks over the sums: several times as many as threads that grant at once.
+/// The number of locks over the sums: several times the number of threads that grant at once.
 const STRIPES: usize = 32;
 /// Corrections in flight at once.
 const AT_ONCE: usize = 16;
@@ -25,16 +25,15 @@ const AT_ONCE: usize = 16;
 /// The pending debits.
 #[derive(Debug, Default)]
 pub(super) struct PendingDebits {
-    /// Debits that have an id, the next ones first. An id stands for one amount: later consumption is
-    /// another debit.
-    /// Locked before any stripe.
+    /// Debits that have an id, the next ones first. An id stands for one amount: later consumption
+    /// is another debit. This lock is taken before that of any stripe.
     numbered: Mutex<VecDeque<PendingDebit>>,
     /// The sums that have no id yet, each bucket in the stripe of its hash.
     unnumbered: [Mutex<Stripe>; STRIPES],
     hasher: DefaultHashBuilder,
     /// The number of pending debits, with an id or without.
     count: AtomicUsize,
-    /// True if the warning was logged that there is no room.
+    /// True if a warning was logged that there is no room.
     has_said_full: AtomicBool,
 }
 
@@ -65,7 +64,7 @@ impl PendingDebits {
         lock(&self.unnumbered[usize::try_from(self.hasher.hash_one(bucket) % stripes).unwrap_or(0)])
     }
 
-    /// True if there are any; read on every round, without a lock.
+    /// True if there are pending debits. Takes no lock: the recovery task asks on every round.
     pub(super) fn are_some(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
@@ -144,13 +143,14 @@ impl PendingDebits {
 }
 
 fn take_out(numbered: &mut VecDeque<PendingDebit>, id: &RequestId) -> Option<PendingDebit> {
-    // It is near the front, where it was taken from.
+    // The debit is near the front: `next` returns the first ones.
     let at = numbered.iter().position(|debit| debit.id == *id)?;
     numbered.remove(at)
 }
 
 impl PendingAmounts {
-    /// Limits that only an earlier request brought stay: a bucket may have to be created from them.
+    /// Takes over the newest limits, and keeps limits that only an earlier request brought: the
+    /// bucket may have to be created from them.
     fn follow(&mut self, newest: &Arc<Configuration>) {
         if Arc::ptr_eq(&self.configuration, newest) || self.configuration == *newest {
             return;

@@ -1,5 +1,5 @@
-//! The task that probes an unavailable store, and debits there what was granted meanwhile. It lives
-//! as long as there is something to do.
+//! The task that probes an unavailable store, and debits there the tokens that were granted
+//! meanwhile. The task ends when there is no work.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,8 +9,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::guarded::Guard;
 
-/// About so many probes are sent within one connect deadline, so no more are in flight even if each of
-/// them hangs. A probe that hangs must not keep the next one from finding the store available.
+/// About this many probes, at most, are sent within one connect deadline. So no more are in flight,
+/// even if all of them hang. A probe that hangs must not delay the next one, which may find the
+/// store available.
 const PROBES_MAX: u32 = 8;
 
 impl Guard {

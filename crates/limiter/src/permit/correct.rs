@@ -112,7 +112,7 @@ fn joined(
     })
 }
 
-/// The caller sees the error that matters most: it comes first here.
+/// The importance of an error; the first is the greatest. The caller sees the most important error.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Importance {
     /// A person must act.

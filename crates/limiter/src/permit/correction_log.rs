@@ -1,10 +1,11 @@
 //! Records the tokens that a permit has taken of one bucket, and the effect there of calls that
 //! failed as a whole.
 //!
-//! If an adjustment fails, it counts as not made. A bucket that it reached has then more taken than
-//! the permit says: the *surplus*. (Tokens that were given back stay given back.) The next call on
-//! that limit sends this bucket the difference. Every change here is an addition that its opposite
-//! undoes, so concurrent calls do not disturb one another.
+//! If an adjustment fails, it counts as not made. If it reached one of the buckets, the tokens
+//! taken there differ from those that the permit counts: the difference is the *surplus*. The next
+//! call on that limit corrects the bucket by its own amount less the surplus. Tokens that
+//! [`CorrectionChange::GiveBack`] returned are no surplus: they stay given back. Every change here
+//! is an addition that its opposite undoes, so concurrent calls do not disturb one another.
 
 use std::sync::Mutex;
 
@@ -31,8 +32,8 @@ pub(super) struct CorrectionLog {
     /// debits are added when they are answered. A caller that leaves in between loses tokens and
     /// gains none.
     taken: Amounts,
-    /// The amounts taken here by calls that failed as a whole. A call takes out its limits' share
-    /// when it starts.
+    /// The amounts taken here by calls that failed as a whole. When a call starts, it removes the
+    /// amounts of its limits.
     surplus: Amounts,
     /// Debits that may have been done. The permit sends them again under their ids, so they take
     /// effect once.
@@ -44,14 +45,15 @@ pub(super) struct CorrectionLog {
 pub(super) struct CorrectionWrite {
     pub(super) id: RequestId,
     pub(super) amounts: Amounts,
-    /// The surplus of its limits before it: a part of the call's amounts that is taken already.
+    /// The surplus of its limits before this write: the part of the call's amounts that the bucket
+    /// has taken already.
     surplus_used: Amounts,
-    /// The surplus of its limits after it, if the call fails as a whole. For an adjustment, this is
-    /// the amount of the call (`surplus_used` and `amounts`; they differ only at the end of the
-    /// range of amounts). For giving back, it is nothing.
+    /// The surplus of its limits after this write, if the call fails as a whole. For an adjustment,
+    /// this is the sum of `surplus_used` and `amounts`: the amount of the call, unless the sum is
+    /// cut at the end of the range of amounts. For giving back, it is empty.
     surplus_left: Amounts,
-    /// True if an earlier call may have done it.
-    in_doubt: bool,
+    /// True if the write may have taken effect already.
+    is_in_doubt: bool,
 }
 
 impl CorrectionLog {
@@ -59,7 +61,7 @@ impl CorrectionLog {
         Self { taken, surplus: Amounts::new(), in_doubt: Vec::new() }
     }
 
-    /// The tokens taken of a limit.
+    /// The tokens taken of a limit, its surplus included.
     pub(super) fn taken(&self, limit: &LimitName) -> Millitokens {
         self.taken.of(limit)
     }
@@ -70,7 +72,8 @@ impl CorrectionLog {
         Millitokens::saturating(i128::from(self.taken.of(limit)) - surplus)
     }
 
-    /// A write of an earlier call on the same limits, which must be settled before this one.
+    /// Takes out a write in doubt of an earlier call on the same limits. It must be settled before
+    /// this change is made.
     pub(super) fn take_in_doubt(
         &mut self,
         change: CorrectionChange<'_>,
@@ -103,8 +106,13 @@ impl CorrectionLog {
         };
         let is_nonzero = |(_, amount): &(LimitName, Millitokens)| *amount != Millitokens::ZERO;
         let amounts = amounts.into_iter().filter(is_nonzero).collect();
-        let write =
-            CorrectionWrite { id: new_id(), amounts, surplus_used, surplus_left, in_doubt: false };
+        let write = CorrectionWrite {
+            id: new_id(),
+            amounts,
+            surplus_used,
+            surplus_left,
+            is_in_doubt: false,
+        };
         self.begin(&write);
         write
     }
@@ -114,8 +122,8 @@ impl CorrectionLog {
         self.surplus -= &write.surplus_used;
     }
 
-    /// Notes the result of a write; `None`: its caller stopped waiting. Returns the surplus of the
-    /// bucket.
+    /// Notes the result of a write; `None`: its caller stopped waiting. Returns the surplus that
+    /// the write leaves in the bucket if the call fails as a whole.
     fn settle(
         &mut self,
         mut write: CorrectionWrite,
@@ -123,19 +131,19 @@ impl CorrectionLog {
     ) -> Amounts {
         let takes = write.amounts.iter().any(|change| !is_decrease(&change));
         let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
-        // A store answers "ambiguous" if it may have given tokens back. So after "unavailable"
-        // nothing was given back, also by a write that does both. The tokens that it may have taken
-        // are taken once, because it is sent again under its id.
-        write.in_doubt |= match result {
+        // The error is `Ambiguous` if tokens may have been given back. So after `Unavailable`
+        // nothing was given back, even by a write that also takes tokens. Tokens that the write may
+        // have taken are taken once, because the write is sent again under its id.
+        write.is_in_doubt |= match result {
             Some(Err(AdjustError::Unavailable(_))) => takes,
             None => only_takes,
             Some(_) => false,
         };
         match result {
             Some(Ok(adjusted)) => return self.done(write, &adjusted.dropped),
-            // It counts as made, also where an earlier call left it in doubt.
+            // The write counts as made, even if an earlier call left it in doubt.
             Some(Err(AdjustError::Ambiguous(_))) => return self.done(write, &[]),
-            _ if write.in_doubt => {
+            _ if write.is_in_doubt => {
                 self.undo(&write);
                 self.in_doubt.push(write);
             }
@@ -177,7 +185,7 @@ pub(super) struct WriteInFlight<'a> {
     index: usize,
     /// The write while it is in flight.
     write: Option<CorrectionWrite>,
-    /// The surplus of its bucket when the call ends.
+    /// The surplus that the write leaves in its bucket if the call fails as a whole.
     surplus: Amounts,
 }
 

@@ -20,8 +20,9 @@ use crate::store::{Cascade, Request};
 
 /// A request for tokens. Awaiting it takes all the tokens, or none.
 ///
-/// `L` is the limiter that is asked, a `&Limiter` that [`Limiter::acquire`] puts there. `()` stands
-/// for no limiter yet: such a request describes the amounts, and other code awaits it.
+/// `L` is the limiter that is asked: [`Limiter::acquire`] makes it a `&Limiter`. `()` stands for no
+/// limiter yet: such a request only describes the amounts, and other code [binds](Self::bind) it to
+/// a limiter.
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest<L> {
@@ -118,8 +119,9 @@ impl<L> AcquireRequest<L> {
     /// limits if every requested limit is named here, unless the bucket has no room for one.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at
-    /// most, and every refill claims each of them. A requested limit that does not fit is refused
-    /// with [`InvalidRequest::BucketFull`]; other limits that do not fit are left out.
+    /// most, and a write that refills the bucket writes all of them. A requested limit that does
+    /// not fit is refused with [`InvalidRequest::BucketFull`]; other limits that do not fit are
+    /// left out.
     pub fn limits(mut self, limits: impl IntoLimits) -> Self {
         limits.add_to(&mut self.limits);
         self
@@ -133,7 +135,8 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// Takes from no parent, whatever the table says, and does not read it.
+    /// Takes from no parent, whatever the entity's record in the table says. The record is not
+    /// read.
     pub fn no_cascade(mut self) -> Self {
         self.cascade = Some(CascadeTo::No);
         self
@@ -155,8 +158,8 @@ impl<L> AcquireRequest<L> {
     }
 
     /// The most time for this call, and for each correction of its permit.
-    /// [`LimiterBuilder::deadline`](crate::LimiterBuilder::deadline) says what counts. It also
-    /// replaces the longer connect deadline of a process's first call.
+    /// [`LimiterBuilder::deadline`](crate::LimiterBuilder::deadline) says which time counts. This
+    /// deadline also replaces the longer connect deadline of a process's first call.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(as_deadline(deadline));
         self
@@ -194,7 +197,7 @@ impl AcquireRequest<&Limiter> {
     /// As for awaiting it; a limit that is short is no error here.
     pub async fn time_until_available(self) -> Result<Option<Duration>, AcquireError> {
         let mut limits = self.peek().await?;
-        // A limit that the request does not name may be in debt.
+        // A limit that the request does not name may be in debt; it does not count.
         limits.retain(|limit| limit.asked > Millitokens::ZERO);
         Ok(LimitExceeded::new(limits).retry_after)
     }

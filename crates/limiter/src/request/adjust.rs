@@ -24,7 +24,7 @@ use crate::store::{Adjusted, Correction, Mark};
 ///
 /// If the entity cascades to a parent, the parent's bucket is corrected by the same amounts, in a
 /// write of its own; a limit that the parent does not have is left out there. After
-/// [`AdjustError::Partial`], correct the other bucket by itself ([`no_cascade`]).
+/// [`AdjustError::Partial`], correct the bucket of its `failed` entity by itself ([`no_cascade`]).
 ///
 /// [`no_cascade`]: AdjustRequest::no_cascade
 ///
@@ -45,7 +45,7 @@ use crate::store::{Adjusted, Correction, Mark};
 #[derive(Debug)]
 pub struct AdjustRequest<'a> {
     limiter: &'a Limiter,
-    /// Finds the buckets and their limits, by one read.
+    /// Finds the buckets and their limits, by reading them.
     peek: PeekRequest<'a>,
     entity: SmolStr,
     resource: SmolStr,
@@ -116,10 +116,10 @@ impl<'a> AdjustRequest<'a> {
         Self { peek: self.peek.no_cascade(), ..self }
     }
 
-    /// Makes the correction once for all requests with this key on the bucket, in any process: a later
-    /// one changes nothing, and its result says so ([`Adjusted::already_made`]). After any error the
-    /// same request may be sent again. The store remembers the key until `until`; DynamoDB may forget
-    /// it from then on, Redis does.
+    /// Makes the correction once for all requests with this key on the bucket, in any process. A
+    /// later request changes nothing, and its result says so ([`Adjusted::already_made`]). After
+    /// any error the same request may be sent again. The store remembers the key until `until`.
+    /// From then on, DynamoDB may forget the key, and Redis does.
     ///
     /// The key has 1 to 128 bytes of UTF-8, without `#` and control characters. On DynamoDB the
     /// correction is a transaction of two items, for four write units. Tokens that this process has
@@ -190,7 +190,7 @@ impl<'a> IntoFuture for AdjustRequest<'a> {
     }
 }
 
-/// The limits of every bucket that was read, that of `entity` first.
+/// The limits of every bucket that was read. The bucket of `entity` comes first.
 fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId, Rules)> {
     let mut buckets = vec![(entity, Rules::new())];
     for LimitStatus { entity, limit, rule, .. } in limits {
@@ -202,7 +202,7 @@ fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId,
     buckets
 }
 
-/// The reason why the read failed. It asked for no tokens, so no limit can be short.
+/// The reason why the read failed. The read asked for no tokens, so no limit can be short.
 fn of_peek(error: AcquireError) -> AdjustError {
     match error {
         AcquireError::InvalidRequest(invalid) => invalid.into(),

@@ -15,7 +15,7 @@ use crate::store::Request;
 /// The answer to one request.
 pub(crate) type PendingGrant<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
 
-/// Asks for a request once, in a span.
+/// Sends a request once, in a tracing span.
 pub(crate) async fn attempt(
     request: &Request,
     asked: impl Future<Output = Result<Granted, AcquireError>>,
@@ -65,7 +65,9 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
 /// most a minute later than a new request does.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
-/// Asks now or, in its turn, when the tokens are there.
+/// Asks at once if no other request waits for this bucket. Otherwise, or if the tokens will be
+/// there in time, the request waits for its turn. In its turn it asks until it is granted, fails,
+/// or has too little time left.
 pub(crate) async fn wait_for<'a>(
     limiter: &Limiter,
     request: &Request,
@@ -83,7 +85,7 @@ pub(crate) async fn wait_for<'a>(
         }
     }
     let place = line.join();
-    // A request ahead waits for its own time at most, but that may be longer than this one's.
+    // A request ahead in the line may wait for longer than this request can.
     let time_over = clock.sleep(budget.left());
     let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), time_over).await else {
         return ask().await;
@@ -121,7 +123,7 @@ impl<'c> WaitBudget<'c> {
         self.spend(time);
     }
 
-    /// Subtracts the time that has passed, which is at least `least`.
+    /// Subtracts the time that has passed, at least `least`. Returns the time that is left.
     fn spend(&mut self, least: Duration) -> Duration {
         let now = self.clock.now();
         let passed_ms = u64::try_from(now.get() - self.seen.get()).unwrap_or(0);

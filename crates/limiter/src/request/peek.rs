@@ -18,7 +18,9 @@ pub struct PeekRequest<'a> {
 }
 
 impl Limiter {
-    /// The status of all limits of a bucket: one strongly consistent read; takes nothing.
+    /// The status of all limits of a bucket, and of its parent's if the entity cascades. Takes
+    /// nothing. Each bucket is read by one strongly consistent read; stored limits that are not
+    /// remembered are read before.
     pub fn peek(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> PeekRequest<'_> {
         PeekRequest::new(self.acquire(entity, resource))
     }
