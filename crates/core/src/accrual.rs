@@ -230,7 +230,7 @@ impl Rule {
         Ok(Self { capacity, burst, refill })
     }
 
-    /// A rule of a calendar limit: `amount` at every boundary, which is also the burst.
+    /// A rule of a calendar limit. `amount` is the refill at every boundary, and the burst.
     ///
     /// # Errors
     /// [`OutOfRange`] for a negative amount.

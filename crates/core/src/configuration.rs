@@ -150,7 +150,7 @@ impl Configuration {
 
     /// True if the item follows a change of some level that this copy does not know. The caller
     /// then reads the levels again before it decides, by a strongly consistent read. If they cannot
-    /// be read, the limits of the item stay as they are.
+    /// be read, the item keeps the stored limits that it follows.
     #[must_use]
     pub fn is_behind(&self, image: &CompositeBucket) -> bool {
         let recency = self.stored.as_ref().map(|stored| stored.recency(&image.config_stamp));

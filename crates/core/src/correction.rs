@@ -4,7 +4,7 @@
 //! A correction is never refused, so it does not require that the balance suffices. A correction
 //! that takes needs the other conditions of an acquire: an unconditional ADD to a bucket that is
 //! full by now may have no effect, because the next claim adds refill from before the ADD. A
-//! correction that only gives back needs none of them.
+//! correction that only gives back needs only those of [`add_only`].
 
 use crate::debit::add;
 use crate::plan::{Change, Condition, WritePath, WritePlan};

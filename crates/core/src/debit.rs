@@ -26,8 +26,7 @@ pub(crate) struct Debit<'a> {
     /// acquire or lease of that limit. Later corrections do not count. The balance, with refill and
     /// returned tokens, must reach this sum.
     pub(crate) floors: &'a Amounts,
-    /// `None`: a claim without a request. Its lock on the refill timestamp alone keeps it from
-    /// happening twice.
+    /// `None`: a claim without a request. Its other conditions keep it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
     /// Lost writes that may still arrive. This write fences them off: it requires that they did not
     /// happen, and leaves their ids in the item, so that they cannot happen later.

@@ -123,8 +123,8 @@ fn assess_new(acquire: Acquire<'_>) -> Assessment {
     Assessment::Covered
 }
 
-/// Takes a debit from an item, without a claim if an earlier write claimed a moment ago and the
-/// balances suffice.
+/// Takes a debit from an item. It needs no claim if the item follows the configuration, an earlier
+/// write claimed a moment ago, and the balances suffice.
 pub(crate) fn take_from(
     image: &CompositeBucket,
     acquire: Acquire<'_>,

@@ -65,7 +65,8 @@ fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
 }
 
 /// Moves the expiry of an item that would be deleted before it is full: a debt was added after the
-/// expiry was set. `None`: the expiry is late enough, or cannot be later.
+/// expiry was set. `None`: there is no expiry, some balance never fills, or the expiry is late
+/// enough or cannot be later.
 #[must_use]
 pub fn extend(image: &CompositeBucket, now: EpochMillis) -> Option<WritePlan> {
     let expires_at_s = later_expiry_s(image, now)?;

@@ -17,7 +17,7 @@ pub struct UsageWindow {
     pub resource: Resource,
     /// The window.
     pub window: Window,
-    /// Millitokens by limit: the consumption minus the returned tokens, which may be negative.
+    /// Millitokens by limit: the consumption minus the returned tokens. It may be negative.
     pub consumed_milli: BTreeMap<LimitName, i128>,
     /// The number of stream records counted.
     pub events: u64,

@@ -36,7 +36,8 @@ pub struct Counters {
     pub clocks_ahead: Counter,
     /// Requests that shadow mode granted although a limit was short.
     pub shadowed: Counter,
-    /// Acquires that the store did not decide: it did not answer in time, or was not asked.
+    /// Acquires that the store did not decide: it did not answer in time, answered that it failed,
+    /// or was not asked.
     pub undecided: Counter,
     /// Those of them that were granted nevertheless.
     pub degraded: Counter,

@@ -182,7 +182,8 @@ pub enum InvalidRequest {
     /// A limit is named twice in one request.
     #[error("limit {0} is named twice")]
     DuplicateLimit(LimitName),
-    /// The request names more limits than a bucket can have.
+    /// There are more limits than a bucket can have: in one list, in a request, or in a request
+    /// together with the limits that the program gave to a Redis store.
     #[error("{count} limits: a bucket can have at most {max}")]
     TooManyLimits {
         /// The number of limits.

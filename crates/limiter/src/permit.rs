@@ -106,8 +106,7 @@ impl Permit {
     /// - If the answer to a debit was lost, the next call first sends it again under its id, so it
     ///   is done once.
     /// - Once the bucket has forgotten the id ([`guide`](crate::guide#lost-answers)), such a debit
-    ///   may
-    ///   be done twice, the restrictive direction.
+    ///   may be done twice, the restrictive direction.
     ///
     /// If the future is dropped, the same holds, except that tokens that were being given back
     /// count as given back.

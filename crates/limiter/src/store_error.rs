@@ -1,5 +1,5 @@
-//! Errors of the service behind a store. Other error types carry them, so they have a file of their
-//! own.
+//! Errors that come from behind a store: from the service, its client or an item. Other error types
+//! carry them, so they have a file of their own.
 
 use sluicegate_core::ItemError;
 

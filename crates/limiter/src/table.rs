@@ -23,9 +23,9 @@ pub trait Table: Send + Sync + 'static {
         plan: &WritePlan,
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 
-    /// Executes a plan on each of several buckets, all or none, and returns the write units. The
-    /// same token with the same plans never applies them twice. With a mark, the transaction also
-    /// requires that there is no such mark, and writes it.
+    /// Executes a plan on each of several buckets, all or none, and returns the write units. While
+    /// the table remembers the token, the same plans under it are not applied twice. With a mark,
+    /// the transaction also requires that there is no such mark, and writes it.
     fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],

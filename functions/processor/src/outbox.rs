@@ -1,8 +1,8 @@
 //! Delivers the alerts of the outbox, each at least once.
 //!
 //! An entry stays open in the table until the destination accepts its alert, or until it is given
-//! up. No read is made for open entries alone: they come with the minutely read of the thresholds,
-//! and from the claims of this process. After each delivery, the process marks the entry: it stores
+//! up. No query reads open entries alone: they come with the minutely read of the thresholds, and
+//! from the claims of this process. After each delivery, the process marks the entry: it stores
 //! the result. If a process ends before the mark, the alert is delivered again, with the same id. A
 //! process that cannot mark an entry repeats the mark, not the delivery.
 

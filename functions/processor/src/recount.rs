@@ -95,8 +95,8 @@ enum WatermarkOrder {
 impl Processor {
     /// Counts a quarantined record in the windows that lack it and closes its entry, in one
     /// transaction. If the record names more than 200 limits, there are several transactions, and
-    /// each notes its progress in the entry. A recount costs a read of each window, and at least
-    /// two write units for each item of a transaction.
+    /// each but the last notes its progress in the entry. A recount costs a read of each window,
+    /// and at least two write units for each item of a transaction.
     ///
     /// The windows are those of the processor's settings, or the one kind that the entry is of.
     pub async fn recount(&self, entry: &QuarantineEntry, if_unknown: IfUnknown) -> Recounted {

@@ -26,8 +26,8 @@ pub struct Report {
     /// Windows and quarantine entries whose write must be repeated by a later delivery.
     pub retryable_failures: u64,
     /// Write capacity units of windows, claims and quarantine entries, as DynamoDB reported them.
-    /// The answer to a failed condition does not name its units. Here it counts as one unit, or as
-    /// none if it refused a claim, so the sum is a lower bound.
+    /// The answer to a failed condition does not name its units. Here it counts as one unit or as
+    /// none, so the sum is a lower bound.
     pub write_units: f64,
     /// Age of the oldest record when it was processed, in milliseconds.
     pub record_age_ms: Option<f64>,

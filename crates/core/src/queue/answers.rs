@@ -116,7 +116,8 @@ impl<W> WriteQueue<W> {
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
                 // A claim requires the refill time of `before`: its success shows that no other
-                // process had claimed. After any other write, the refill time in `after` shows it.
+                // process had claimed. After any other write, the refill time in `after` shows if
+                // one had.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.note_contention(*index, found, now);
             }
@@ -261,7 +262,7 @@ impl<W> WriteQueue<W> {
             }
         }
         self.waiting.extend(later);
-        // Requests that give tokens back go first.
+        // Tokens of callers that left go back first.
         self.waiting.sort_by_key(|member| member.request.purpose != Purpose::GiveBack);
     }
 

@@ -76,7 +76,7 @@ impl<W> WriteQueue<W> {
             // loses to any other that takes part of it.
             if member.asks_for_tokens() && self.outruns_in_a_row > 0 && taking >= self.requests_max
             {
-                // It was not passed over: no other request took its tokens.
+                // It was not passed over, only left for a later write.
                 member.passed_over_at = None;
                 self.waiting.push(member);
                 continue;

@@ -41,9 +41,10 @@ pub(super) struct Draft {
     pub(super) corrects: bool,
     /// True if a correction takes more tokens.
     pub(super) takes_more: bool,
-    /// True if the write has no conditions on the balance but its range. In a bucket that has
-    /// filled up since the last claim, such a debit may have no effect: it makes room for refill
-    /// that the full bucket has lost already, and the next claim adds that refill.
+    /// True if a forced correction takes tokens: the write has no conditions on the balance but its
+    /// range. In a bucket that has filled up since the last claim, such a debit may have no effect:
+    /// it makes room for refill that the full bucket has lost already, and the next claim adds that
+    /// refill.
     pub(super) is_forced: bool,
 }
 

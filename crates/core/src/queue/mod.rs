@@ -17,9 +17,9 @@
 //!   *unacked*. The next write is a *fence*: it requires that the lost write did not happen, and
 //!   also puts the lost write's id into the item. While the item remembers that id, the lost write
 //!   cannot happen.
-//! * A waiting request takes nothing if its caller leaves. If the caller of an acquire leaves while
-//!   its write is in flight, and the write takes effect, a later write gives the tokens back.
-//!   Corrections and leases are not given back.
+//! * A waiting request takes nothing if its caller leaves, unless an unacked write carries it. If
+//!   the caller of an acquire leaves while a write of it is in flight or in doubt, and that write
+//!   takes effect, a later write gives the tokens back. Corrections and leases are not given back.
 
 mod answers;
 mod bucket;

@@ -96,8 +96,8 @@ impl<W> WriteQueue<W> {
     ///
     /// To use refill since the last claim, a write must claim, and then it fails if any other
     /// process claims first. If that has just happened (`outruns_in_a_row`), only the first acquire
-    /// of the draft uses that refill. Later ones count refill up to the last claim only, unless
-    /// that claim is older than the claim interval.
+    /// or lease of the draft uses that refill. Later acquires count refill up to the last claim
+    /// only, unless that claim is as old as the claim interval.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.settings.interval.0);
         let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));

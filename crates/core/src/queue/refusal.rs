@@ -31,10 +31,10 @@ impl<W> WriteQueue<W> {
         None
     }
 
-    /// The action that comes before this request can be placed, or instead. A repair, if a bucket
-    /// needs one before the request can be judged. Otherwise, for a request that is short even
-    /// without the other requests of the draft: refuse it, read the buckets first, or reconfigure a
-    /// bucket first. `None`: it is not short, and nothing needs a repair.
+    /// The action to take before this request is placed, or instead. A repair, if a bucket needs
+    /// one before the request can be judged. Otherwise, for a request that is short even without
+    /// the other requests of the draft: reconfigure a bucket, read the buckets, or refuse the
+    /// request. `None`: it is not short, and nothing needs a repair.
     pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
         let mut is_short = false;
         let mut images_may_refuse = true;

@@ -17,9 +17,9 @@ impl Lane {
     /// Enters a request into the lane and waits for its outcome, until the deadline at most.
     ///
     /// `request` builds the request. If the caller leaves without an outcome, `request` is called
-    /// again for the id by which the queue finds the request. If the request takes effect although
-    /// its caller has left, the tokens of an acquire are given back; a correction or a lease
-    /// stands.
+    /// again and must build the same request: the queue finds it by its id, and may give back its
+    /// amounts. If the request takes effect although its caller has left, the tokens of an acquire
+    /// are given back; a correction or a lease stands.
     pub(super) async fn submit(
         self: &Arc<Self>,
         calls: &dyn Calls,

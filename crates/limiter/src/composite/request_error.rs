@@ -10,9 +10,8 @@ use crate::table::TableError;
 ///
 /// * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
 /// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so
-///   this
-///   is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets `Contended` cannot
-///   tell if tokens were taken.
+///   this is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets
+///   `Contended` cannot tell if tokens were taken.
 /// * any other `Unavailable`: an outage.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,

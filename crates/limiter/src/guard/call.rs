@@ -76,10 +76,10 @@ impl Guard {
                 self.degrade(request, cause, || source)
             }
             // The request is in doubt, but the store answers (see `error_at_deadline` in
-            // `composite/request_error.rs`). A program asks again after either error, and
-            // `Contended` says why. So `Contended` is unwrapped, although tokens may have been
-            // taken. Any other error stays inside `Unavailable`, which says that tokens may have
-            // been taken.
+            // `composite/request_error.rs`). A program asks again after `Contended` as after
+            // `Unavailable`, and `Contended` says why. So `Contended` is unwrapped, although tokens
+            // may have been taken. Any other error stays inside `Unavailable`, which says that
+            // tokens may have been taken.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

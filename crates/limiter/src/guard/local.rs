@@ -245,8 +245,8 @@ impl Local {
         LocalRequest { bucket, amounts: amounts.clone(), configuration, seen }
     }
 
-    /// The newest image: that of `own` if no newer grant is known, or else the one of the store's
-    /// last grant less the pending debits.
+    /// The newest image: that of `own` if no grant and no debit was noted since, or else the one of
+    /// the store's last grant less all debits.
     fn image(
         &self,
         own: Option<&LocalBucket>,
@@ -266,7 +266,7 @@ impl Local {
 }
 
 /// The bucket after a debit at `now`. The refill up to `now` comes first, capped by the burst. If
-/// the debit came first, this refill would make up for it.
+/// the debit came first, refill that the cap cuts off would make up for it.
 fn debited(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> CompositeBucket {
     let mut image = image.clone();
     for (limit, balance) in &mut image.limits {

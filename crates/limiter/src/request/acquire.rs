@@ -21,8 +21,8 @@ use crate::store::{Cascade, Request};
 /// A request for tokens. Awaiting it takes all the tokens, or none.
 ///
 /// `L` is the limiter that is asked: [`Limiter::acquire`] makes it a `&Limiter`. `()` stands for no
-/// limiter yet: such a request only describes the amounts, and other code [binds](Self::bind) it to
-/// a limiter.
+/// limiter yet: such a request is only a description, and other code [binds](Self::bind) it to a
+/// limiter.
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest<L> {

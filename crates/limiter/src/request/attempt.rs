@@ -65,9 +65,9 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
 /// most a minute later than a new request does.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
-/// Asks at once if no other request waits for this bucket. Otherwise, or if the tokens will be
-/// there in time, the request waits for its turn. In its turn it asks until it is granted, fails,
-/// or has too little time left.
+/// Asks at once if no other request waits for this bucket. Otherwise, or if it is refused and the
+/// tokens will be there in time, the request waits for its turn. In its turn it asks until it is
+/// granted, fails, or has too little time left. If its turn does not come in time, it asks once.
 pub(crate) async fn wait_for<'a>(
     limiter: &Limiter,
     request: &Request,

@@ -19,8 +19,8 @@ pub struct PeekRequest<'a> {
 
 impl Limiter {
     /// The status of all limits of a bucket, and of its parent's if the entity cascades. Takes
-    /// nothing. Each bucket is read by one strongly consistent read; stored limits that are not
-    /// remembered are read before.
+    /// nothing. Each bucket is read by one strongly consistent read. Before that, stored limits and
+    /// the entity's record are read if they are not remembered.
     pub fn peek(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> PeekRequest<'_> {
         PeekRequest::new(self.acquire(entity, resource))
     }

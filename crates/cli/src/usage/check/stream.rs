@@ -157,7 +157,8 @@ fn compare(
     for (window, expected) in &expected {
         let name = format!("{name}, {kind} {}", window.start_text());
         let Some(held) = held.get(window) else {
-            let what = "the window is missing; if this kind is no longer counted, leave it out of --windows";
+            let what = "the window is missing or cannot be read; if this kind is no longer \
+                counted, leave it out of --windows";
             findings.differs(name, what);
             continue;
         };
