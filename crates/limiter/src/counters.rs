@@ -38,7 +38,7 @@ pub struct Counters {
     pub shadowed: Counter,
     /// Acquires that the store did not decide: it did not answer in time, answered that it failed,
     /// or was not asked.
-    pub undecided: Counter,
+    pub undecided_by_store: Counter,
     /// Those of them that were granted nevertheless.
     pub degraded: Counter,
     /// The number of times that the store became unavailable.

@@ -51,7 +51,8 @@ async fn admits_nothing(user: &Client, table: &str) {
             );
         }
         let counters = limiter.counters();
-        let counts = (counters.degraded.get(), counters.undecided.get(), counters.outages.get());
+        let counts =
+            (counters.degraded.get(), counters.undecided_by_store.get(), counters.outages.get());
         assert_eq!(counts, (0, 0, 0));
     }
 }

@@ -57,7 +57,7 @@ async fn held_tokens_are_handed_out_and_then_the_policy_decides() {
         // One write to lease more, which hangs.
         assert!(table.calls() <= 1);
         let (limiter, _) = away(OnUnavailable::Deny, mode).await;
-        while limiter.counters().undecided.get() == u64::from(FAILURES) {
+        while limiter.counters().undecided_by_store.get() == u64::from(FAILURES) {
             if let Err(error) = ask!(limiter, "u").await {
                 is_unavailable::<()>(Err(error));
             }
@@ -170,7 +170,7 @@ async fn a_crowd_that_asks_for_one_key_is_told_what_the_store_says() {
         assert!(matches!(refusal, Err(AcquireError::Contended { .. })), "{refusal:?}");
     }
     assert!(took <= DEADLINE, "{took:?}");
-    assert_eq!(limiter.counters().undecided.get(), 0);
+    assert_eq!(limiter.counters().undecided_by_store.get(), 0);
 }
 
 /// A crowd on a bucket that has nothing left waits for its turn, and no request is admitted because
@@ -192,7 +192,7 @@ async fn long_wait_for_a_turn_is_no_outage() {
             "{refusal:?}"
         );
     }
-    assert_eq!(limiter.counters().undecided.get(), 0);
+    assert_eq!(limiter.counters().undecided_by_store.get(), 0);
 }
 
 /// One deadline for both buckets, however long the first one takes.

@@ -227,7 +227,7 @@ async fn forgetful(policy: OnUnavailable) {
     };
     let (left, asked) = (TOKENS - BEFORE, i64::try_from(TASKS * ASKS).unwrap());
     assert_eq!(tally, Decisions { granted: left, refused: asked - left, ..Decisions::default() });
-    assert_eq!(limiter.counters().undecided.get(), 0);
+    assert_eq!(limiter.counters().undecided_by_store.get(), 0);
 }
 
 macro_rules! matrix {

@@ -21,7 +21,7 @@ async fn unless_said_otherwise_an_outage_admits_after_the_deadline() {
     assert_eq!(took, DEADLINE);
     assert_eq!((permit.remaining(), permit.cost().path), (vec![], None));
     let counters = limiter.counters();
-    assert_eq!((counters.undecided.get(), counters.degraded.get()), (1, 1));
+    assert_eq!((counters.undecided_by_store.get(), counters.degraded.get()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,7 +31,7 @@ async fn denying_policy_answers_after_the_deadline_and_grants_nothing() {
     is_unavailable(denied);
     assert_eq!(took, DEADLINE);
     let counters = limiter.counters();
-    assert_eq!((counters.undecided.get(), counters.degraded.get()), (1, 0));
+    assert_eq!((counters.undecided_by_store.get(), counters.degraded.get()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +82,8 @@ async fn answer_of_the_store_is_never_degraded() {
         assert!(matches!(exceeded, Err(AcquireError::LimitExceeded(_))), "{exceeded:?}");
     }
     let counters = limiter.counters();
-    let counts = (counters.undecided.get(), counters.degraded.get(), counters.outages.get());
+    let counts =
+        (counters.undecided_by_store.get(), counters.degraded.get(), counters.outages.get());
     assert_eq!(counts, (0, 0, 0));
 }
 
@@ -97,7 +98,7 @@ async fn a_throttled_table_whose_answer_is_cut_off_is_not_away() {
         let contended = ask!(limiter, 1).await;
         assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
     }
-    assert_eq!(limiter.counters().undecided.get(), 0);
+    assert_eq!(limiter.counters().undecided_by_store.get(), 0);
 }
 
 /// The table was throttled when it last answered: its silence is an outage nevertheless.

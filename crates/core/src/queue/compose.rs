@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bucket::QueueBucket;
 use super::draft::{BucketDraft, Draft, Ids};
 use super::member::Member;
-use super::place::Placed;
+use super::place::Placement;
 use super::request::{Action, Purpose, Write};
 use super::settings::BUCKETS_MAX;
 use super::state::{Flight, SharedWrite, Upkeep, WriteQueue};
@@ -82,22 +82,22 @@ impl<W> WriteQueue<W> {
                 continue;
             }
             match self.place(&mut draft, &mut member, now) {
-                Placed::In => {
+                Placement::In => {
                     taking += usize::from(member.asks_for_tokens());
                     members.push(member);
                     continue;
                 }
-                Placed::Out(outcome) => {
+                Placement::Out(outcome) => {
                     self.resolve(member, outcome);
                     continue;
                 }
-                Placed::Later => member.passed_over_at = None,
-                Placed::PassedOver => _ = member.passed_over_at.get_or_insert(now),
-                Placed::Read => wants_read = true,
-                Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
+                Placement::Later => member.passed_over_at = None,
+                Placement::PassedOver => _ = member.passed_over_at.get_or_insert(now),
+                Placement::Read => wants_read = true,
+                Placement::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
                     upkeep = Some((kind, bucket, plan, member.request.id.clone()));
                 }
-                Placed::Upkeep(..) => {}
+                Placement::Upkeep(..) => {}
             }
             self.waiting.push(member);
         }

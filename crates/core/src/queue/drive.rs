@@ -1,7 +1,7 @@
 //! The calls of a queue's driver: requests enter and leave, and the next action is decided.
 
 use super::member::Member;
-use super::request::{Action, Done, OnLeave, Outcome, Purpose, QueuedRequest};
+use super::request::{Action, Done, Outcome, Purpose, QueuedRequest, StateOnLeave};
 use super::settings::EXTENSIONS_MAX;
 use super::state::{Ended, Upkeep, WriteQueue};
 use crate::{EpochMillis, RequestId, extend};
@@ -64,22 +64,22 @@ impl<W> WriteQueue<W> {
     /// Lets the caller of a request leave, and returns the driver's handle of the caller. A waiting
     /// request is removed. A request that a write carries stays. If the request took effect, and
     /// only waits until the item's expiry is extended, its caller leaves with the result.
-    pub fn leave(&mut self, id: &RequestId) -> (OnLeave, Option<W>) {
+    pub fn leave(&mut self, id: &RequestId) -> (StateOnLeave, Option<W>) {
         if let Some(extending) = &mut self.extending_expiry
             && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)
         {
             let (_, waiter, done) = extending.done.swap_remove(at);
-            return (OnLeave::Done(done), Some(waiter));
+            return (StateOnLeave::Done(done), Some(waiter));
         }
         let is_same = |member: &Member<W>| member.request.id == *id && member.waiter.is_some();
         let shared = self.shared.as_mut().map(|shared| &mut shared.members);
         if let Some(member) = shared.into_iter().flatten().find(|member| is_same(member)) {
-            return (OnLeave::InDoubt, member.waiter.take());
+            return (StateOnLeave::InDoubt, member.waiter.take());
         }
         let is_in_doubt = self.unacked.iter().any(|write| write.has(id));
         let waiting = self.waiting.iter().position(is_same);
         let waiter = waiting.and_then(|at| self.waiting.remove(at).waiter);
-        (if is_in_doubt { OnLeave::InDoubt } else { OnLeave::Nothing }, waiter)
+        (if is_in_doubt { StateOnLeave::InDoubt } else { StateOnLeave::Nothing }, waiter)
     }
 
     /// The next action. Not to be asked for while an answer is awaited.

@@ -4,7 +4,7 @@
 use super::draft::Draft;
 use super::lease_terms::LeaseTerms;
 use super::member::Member;
-use super::place::{Placed, item_follows, may_join};
+use super::place::{Placement, item_follows, may_join};
 use super::request::Outcome;
 use super::state::{Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
@@ -20,7 +20,7 @@ impl<W> WriteQueue<W> {
         draft: &mut Draft,
         member: &mut Member<W>,
         now: EpochMillis,
-    ) -> Placed {
+    ) -> Placement {
         member.leased.clear();
         let (bucket, demand) = (&self.buckets[0], &member.request.buckets[0]);
         let (configuration, id) = (demand.configuration.as_ref(), &member.request.id);
@@ -28,11 +28,11 @@ impl<W> WriteQueue<W> {
         if member.request.may_reread_limits
             && image.is_some_and(|image| configuration.is_behind(image))
         {
-            return Placed::Out(Outcome::OutdatedLimits(0));
+            return Placement::Out(Outcome::OutdatedLimits(0));
         }
         if self.is_shown(id) && !self.unusable_ids.contains(id) {
             // The lease took effect, but this queue does not know how much it took.
-            return Placed::Out(Outcome::Ambiguous);
+            return Placement::Out(Outcome::Ambiguous);
         }
         let drafted = &draft.buckets[0];
         if draft.acquires
@@ -40,14 +40,14 @@ impl<W> WriteQueue<W> {
             || draft.is_forced
             || !may_join(drafted.configuration.as_deref(), configuration)
         {
-            return Placed::Later;
+            return Placement::Later;
         }
         let mut returned = drafted.returned.clone();
         returned += &terms.returned;
         let mut leased =
             lease_size(&bucket.id, image, &terms.wanted, &returned, configuration, now);
         if draft.corrects && !item_follows(bucket, configuration, &leased) {
-            return Placed::Later;
+            return Placement::Later;
         }
         if !leased.is_empty() {
             let acquire = bucket.acquire_of(demand, id, self.settings);
@@ -55,22 +55,24 @@ impl<W> WriteQueue<W> {
             let assessment = assess(image, acquire, &returned, now);
             let placed = match assessment {
                 Assessment::Covered => None,
-                Assessment::Short(_) => Some(self.obstacle(member, now).unwrap_or(Placed::Later)),
+                Assessment::Short(_) => {
+                    Some(self.obstacle(member, now).unwrap_or(Placement::Later))
+                }
                 // Room is made also for a limit of which the lease needs nothing.
                 Assessment::Repair(plan) => {
-                    let repair = Placed::Upkeep(Upkeep::Repair, 0, plan);
+                    let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
                     Some(self.obstacle(member, now).unwrap_or(repair))
                 }
                 Assessment::Unknown(_) | Assessment::NoRoom(_) if !member.seen_since_entry[0] => {
-                    Some(Placed::Read)
+                    Some(Placement::Read)
                 }
-                Assessment::Unknown(limit) => Some(Placed::Out(Outcome::Unknown(limit))),
-                Assessment::NoRoom(limit) => Some(Placed::Out(Outcome::NoRoom(0, limit))),
+                Assessment::Unknown(limit) => Some(Placement::Out(Outcome::Unknown(limit))),
+                Assessment::NoRoom(limit) => Some(Placement::Out(Outcome::NoRoom(0, limit))),
             };
             match placed {
                 // A lost write of this lease may still happen. The settlement is then written
                 // alone, to fence that write.
-                Some(Placed::Out(_)) if self.is_unacked(id) => leased.clear(),
+                Some(Placement::Out(_)) if self.is_unacked(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
             }
@@ -81,7 +83,7 @@ impl<W> WriteQueue<W> {
             false => (terms.returned.clone(), counted),
         };
         if leased.is_empty() && returned.is_empty() {
-            return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
+            return Placement::Out(Outcome::Done(member.done(None, self.images(), false)));
         }
         draft.acquires |= !leased.is_empty();
         draft.corrects |= leased.is_empty();
@@ -89,7 +91,7 @@ impl<W> WriteQueue<W> {
         drafted.lease(&leased, &returned, &counted);
         drafted.configuration.get_or_insert_with(|| demand.configuration.clone());
         member.leased = leased;
-        Placed::In
+        Placement::In
     }
 
     /// True if an unacked write carries the request.

@@ -26,11 +26,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Ends all unacked writes: the write that just happened has fenced them. When it happened, the
-    /// item remembered none of their ids. If the item cannot have forgotten the id of an unacked
-    /// write, that write did not happen. It cannot happen now either, while the item remembers its
-    /// id, which the fence put there. If the item may have forgotten the id, the unacked write
-    /// counts as ambiguous.
+    /// Ends all unacked writes: the write that just happened has fenced them. It succeeded, so
+    /// until then the item remembered none of their ids. So none of them had happened, except one
+    /// whose id the item may have forgotten: that one counts as ambiguous. The fence then put their
+    /// ids into the item. While the item remembers these, none of the unacked writes can happen.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);

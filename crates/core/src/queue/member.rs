@@ -64,7 +64,7 @@ impl<W> Member<W> {
     }
 
     /// The tokens that a lease returns before it takes any.
-    pub(super) fn returned(&self) -> &Amounts {
+    pub(super) fn lease_return(&self) -> &Amounts {
         match &self.request.purpose {
             Purpose::Lease(terms) => &terms.returned,
             _ => Amounts::EMPTY,
@@ -81,7 +81,7 @@ impl<W> Member<W> {
 
     pub(super) fn returns_tokens(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
-        amounts.any(|amount| *amount < Millitokens::ZERO) || !self.returned().is_empty()
+        amounts.any(|amount| *amount < Millitokens::ZERO) || !self.lease_return().is_empty()
     }
 
     /// True if it is a correction that takes tokens.

@@ -42,7 +42,7 @@ pub use self::bucket::Known;
 pub use self::contention::ContentionEstimate;
 pub use self::lease_terms::LeaseTerms;
 pub use self::request::{
-    Action, Answer, BucketDemand, Done, OnLeave, Outcome, Purpose, QueuedRequest, Write,
+    Action, Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, StateOnLeave, Write,
 };
 pub use self::settings::{Counts, QueueSettings};
 pub use self::state::WriteQueue;

@@ -10,7 +10,7 @@ use crate::decide::{Assessment, assess};
 use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, WritePlan};
 
 /// The place of a request.
-pub(super) enum Placed {
+pub(super) enum Placement {
     /// Into this write.
     In,
     /// Into a later one.
@@ -31,7 +31,7 @@ impl<W> WriteQueue<W> {
         draft: &mut Draft,
         member: &mut Member<W>,
         now: EpochMillis,
-    ) -> Placed {
+    ) -> Placement {
         match member.request.purpose.clone() {
             Purpose::Acquire => self.place_acquire(draft, member, now),
             Purpose::Lease(terms) => self.place_lease(&terms, draft, member, now),
@@ -39,7 +39,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    fn place_acquire(&self, draft: &mut Draft, member: &Member<W>, now: EpochMillis) -> Placed {
+    fn place_acquire(&self, draft: &mut Draft, member: &Member<W>, now: EpochMillis) -> Placement {
         let mut floors = Vec::with_capacity(self.buckets.len());
         for (index, bucket) in self.buckets.iter().enumerate() {
             let wanted = &member.request.buckets[index];
@@ -47,17 +47,17 @@ impl<W> WriteQueue<W> {
             let image = bucket.image();
             let is_behind = image.is_some_and(|image| configuration.is_behind(image));
             if member.request.may_reread_limits && is_behind {
-                return Placed::Out(Outcome::OutdatedLimits(index));
+                return Placement::Out(Outcome::OutdatedLimits(index));
             }
             let drafted = &draft.buckets[index];
             if !may_join(drafted.configuration.as_deref(), configuration) || draft.is_forced {
-                return Placed::Later;
+                return Placement::Later;
             }
             if draft.corrects && !item_follows(bucket, configuration, &wanted.amounts) {
-                return Placed::Later;
+                return Placement::Later;
             }
             let Some(new_floors) = drafted.floors_with(&wanted.amounts) else {
-                return Placed::Later;
+                return Placement::Later;
             };
             let mut acquire = bucket.acquire_of(wanted, &member.request.id, self.settings);
             acquire.amounts = &new_floors;
@@ -68,18 +68,18 @@ impl<W> WriteQueue<W> {
                     // over: it only waits.
                     let covers = assess(image, acquire, &drafted.returned, now);
                     let or_else = match covers {
-                        Assessment::Covered => Placed::Later,
-                        _ => Placed::PassedOver,
+                        Assessment::Covered => Placement::Later,
+                        _ => Placement::PassedOver,
                     };
                     return self.obstacle(member, now).unwrap_or(or_else);
                 }
                 Assessment::Unknown(_) | Assessment::NoRoom(_)
                     if !member.seen_since_entry[index] =>
                 {
-                    return Placed::Read;
+                    return Placement::Read;
                 }
-                Assessment::Unknown(limit) => return Placed::Out(Outcome::Unknown(limit)),
-                Assessment::NoRoom(limit) => return Placed::Out(Outcome::NoRoom(index, limit)),
+                Assessment::Unknown(limit) => return Placement::Out(Outcome::Unknown(limit)),
+                Assessment::NoRoom(limit) => return Placement::Out(Outcome::NoRoom(index, limit)),
             }
         }
         for ((drafted, wanted), floors) in
@@ -89,7 +89,7 @@ impl<W> WriteQueue<W> {
             drafted.configuration.get_or_insert_with(|| wanted.configuration.clone());
         }
         draft.acquires = true;
-        Placed::In
+        Placement::In
     }
 
     /// The instant up to which refill counts for the next request of a draft.
@@ -106,12 +106,12 @@ impl<W> WriteQueue<W> {
         claimed_at.filter(is_recent).filter(|_| is_later_request).unwrap_or(now)
     }
 
-    fn place_correction(&self, draft: &mut Draft, member: &mut Member<W>) -> Placed {
+    fn place_correction(&self, draft: &mut Draft, member: &mut Member<W>) -> Placement {
         member.is_forced |= member.attempts >= ATTEMPTS_BEFORE_FORCED;
         let is_forced = member.is_forced && member.takes_more();
         let mixes = draft.is_forced != is_forced && (draft.acquires || draft.corrects);
         if mixes && (is_forced || member.takes_more()) {
-            return Placed::Later;
+            return Placement::Later;
         }
         let mut corrections = Vec::with_capacity(self.buckets.len());
         member.dropped.clear();
@@ -124,7 +124,7 @@ impl<W> WriteQueue<W> {
                 && is_usable
                 && image.is_some_and(is_shown)
             {
-                return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
+                return Placement::Out(Outcome::Done(member.done(None, self.images(), false)));
             }
             let has = |limit: &LimitName| match image {
                 Some(image) => image.limits.contains_key(limit),
@@ -133,7 +133,7 @@ impl<W> WriteQueue<W> {
             let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
             if !missing.is_empty() && !member.seen_since_entry[index] {
-                return Placed::Read;
+                return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));
             let drafted_configuration = draft.buckets[index].configuration.as_deref();
@@ -145,17 +145,17 @@ impl<W> WriteQueue<W> {
                 (None, _) => true,
             };
             if !may_share {
-                return Placed::Later;
+                return Placement::Later;
             }
             corrections.push(there);
         }
         if corrections.iter().all(|amounts| amounts.is_empty()) {
-            return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
+            return Placement::Out(Outcome::Done(member.done(None, self.images(), false)));
         }
         let mut drafted = draft.buckets.clone();
         for (index, there) in corrections.iter().enumerate() {
             if !drafted[index].correct(there) {
-                return Placed::Later;
+                return Placement::Later;
             }
             if self.buckets[index].image().is_none() {
                 let configuration = &member.request.buckets[index].configuration;
@@ -166,7 +166,7 @@ impl<W> WriteQueue<W> {
         draft.corrects = true;
         draft.takes_more |= member.takes_more();
         draft.is_forced |= is_forced;
-        Placed::In
+        Placement::In
     }
 
     /// True if the items still follow the limits of a draft that corrects and takes.

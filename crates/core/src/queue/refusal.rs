@@ -2,7 +2,7 @@
 
 use super::bucket::QueueBucket;
 use super::member::Member;
-use super::place::Placed;
+use super::place::Placement;
 use super::request::{BucketDemand, Outcome, Purpose};
 use super::state::{Flight, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
@@ -25,7 +25,7 @@ impl<W> WriteQueue<W> {
         {
             return None;
         }
-        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) = self.obstacle(member, now) {
+        if let Some(Placement::Out(outcome @ Outcome::Refused(_))) = self.obstacle(member, now) {
             return Some(outcome);
         }
         None
@@ -35,18 +35,18 @@ impl<W> WriteQueue<W> {
     /// one before the request can be judged. Otherwise, for a request that is short even without
     /// the other requests of the draft: reconfigure a bucket, read the buckets, or refuse the
     /// request. `None`: it is not short, and nothing needs a repair.
-    pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
+    pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
         let mut is_short = false;
         let mut images_may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            match assess(bucket.image(), acquire, member.returned(), now) {
+            match assess(bucket.image(), acquire, member.lease_return(), now) {
                 Assessment::Short(_) => {
                     is_short = true;
                     images_may_refuse &= self.image_may_refuse(member, index, now);
                 }
                 Assessment::Repair(plan) => {
-                    return Some(Placed::Upkeep(Upkeep::Repair, index, plan));
+                    return Some(Placement::Upkeep(Upkeep::Repair, index, plan));
                 }
                 _ => {}
             }
@@ -61,15 +61,15 @@ impl<W> WriteQueue<W> {
                 // If the image may be out of date, read first: a read costs less than a write that
                 // fails.
                 return Some(match self.image_may_refuse(member, index, now) {
-                    true => Placed::Upkeep(Upkeep::Reconfigure, index, plan),
-                    false => Placed::Read,
+                    true => Placement::Upkeep(Upkeep::Reconfigure, index, plan),
+                    false => Placement::Read,
                 });
             }
         }
         if !images_may_refuse {
-            return Some(Placed::Read);
+            return Some(Placement::Read);
         }
-        Some(Placed::Out(Outcome::Refused(self.evaluate(member, |_| now))))
+        Some(Placement::Out(Outcome::Refused(self.evaluate(member, |_| now))))
     }
 
     fn acquire_of<'a>(&'a self, member: &'a Member<W>, index: usize) -> Acquire<'a> {
@@ -131,7 +131,7 @@ impl<W> WriteQueue<W> {
             }
             is_short |= claimed_at(index).is_some_and(|at| {
                 matches!(
-                    assess(bucket.image(), acquire, member.returned(), at),
+                    assess(bucket.image(), acquire, member.lease_return(), at),
                     Assessment::Short(_)
                 )
             });
@@ -141,9 +141,9 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request that was passed over, if a later answer shows that the requests before it
-    /// left too little. Refill since it was passed over counts only if a write has claimed it:
-    /// a request waits for refill only if its caller asked for that. After a boundary of a calendar
-    /// the request is not refused here.
+    /// left too little. Refill since it was passed over counts only if a write has claimed it.
+    /// Otherwise the request would wait in the queue for refill, which its caller did not ask for.
+    /// After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,
@@ -164,7 +164,7 @@ impl<W> WriteQueue<W> {
             {
                 return None;
             }
-            let assessment = assess(bucket.image(), acquire, member.returned(), as_of(index));
+            let assessment = assess(bucket.image(), acquire, member.lease_return(), as_of(index));
             is_short |= matches!(assessment, Assessment::Short(_));
         }
         is_short.then(|| self.refusal_as_of(member, as_of, now))
@@ -194,7 +194,7 @@ impl<W> WriteQueue<W> {
     ) -> Vec<Vec<LimitStatus>> {
         let of_bucket = |(index, bucket): (usize, &QueueBucket)| {
             let BucketDemand { amounts, configuration } = &member.request.buckets[index];
-            let asked = (amounts, member.returned());
+            let asked = (amounts, member.lease_return());
             let (image, now) = (bucket.image(), as_of(index));
             let mut all = evaluate_after(&bucket.id, image, asked, configuration, now);
             all.retain(|status| amounts.contains_key(&status.limit));

@@ -102,7 +102,7 @@ pub struct Done {
 
 /// The state of a request whose caller leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum OnLeave {
+pub enum StateOnLeave {
     /// Nothing happened, and nothing will.
     Nothing,
     /// A write that carries it may have taken effect, or may still.

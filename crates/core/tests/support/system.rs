@@ -1,11 +1,12 @@
-//! The table, the processes with their queues and the writes in flight: every step that a schedule is
-//! made of.
+//! The table, the processes with their queues and the writes in flight: every step that a schedule
+//! is made of.
 
 use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Answer, BucketDemand, Change, ClaimInterval, CompositeBucket, ContentionEstimate,
-    Known, OnLeave, Outcome, QueueSettings, QueuedRequest, RequestId, Write, WritePath, WriteQueue,
+    Known, Outcome, QueueSettings, QueuedRequest, RequestId, StateOnLeave, Write, WritePath,
+    WriteQueue,
 };
 
 use super::exact::{Timing, Violation};
@@ -118,7 +119,7 @@ impl System {
         let index = self.callers[caller].process;
         let queue = &mut self.processes[index].queue;
         let (left, _) = queue.leave(&request.id);
-        if let OnLeave::Done(_) = left {
+        if let StateOnLeave::Done(_) = left {
             self.table.held(&request);
         }
         let is_abandoned = queue.has_no_caller() && queue.is_asking();

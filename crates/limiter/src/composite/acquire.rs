@@ -3,7 +3,7 @@
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    BucketDemand, Done, LIMITS_MAX, OnLeave, Outcome, Purpose, QueuedRequest, WritePath,
+    BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRequest, StateOnLeave, WritePath,
 };
 
 use super::bucket_request::BucketRequest;
@@ -18,9 +18,9 @@ use crate::table::Table;
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     ///
-    /// A request gets a new id before it enters the queue again, because a lost write may have
-    /// carried it under the old id. If that write happened, the queue gives its tokens back,
-    /// perhaps before the request enters again.
+    /// A request gets a new id before it enters the queue again. A lost write may have carried it
+    /// under the old id, and if that write happened, the queue gives its tokens back. Under the old
+    /// id, the request could be taken for that attempt.
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],
@@ -56,7 +56,7 @@ impl<T: Table> CompositeStore<T> {
                     context.id = new_id();
                 }
                 // Stored limits are read again, once: an unknown limit may have been stored a
-                // moment ago, and a limit that fills the bucket may have been deleted.
+                // moment ago, and a deleted limit may have made room for another one.
                 Outcome::Unknown(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
                     for target in &mut *targets {
@@ -113,11 +113,11 @@ impl<T: Table> CompositeStore<T> {
         Expired { on_leave, table_error, is_silent, cost }: Expired,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         context.cost += cost;
-        if let OnLeave::Done(done) = on_leave {
+        if let StateOnLeave::Done(done) = on_leave {
             return Ok(granted(targets, done));
         }
         Err(error_at_deadline(
-            on_leave == OnLeave::InDoubt,
+            on_leave == StateOnLeave::InDoubt,
             table_error.as_deref(),
             is_silent,
             context.cost.attempts,
@@ -151,7 +151,7 @@ mod tests {
         let mut context = CallContext::new(&SystemClock, Duration::ZERO);
         let (path, images, leased, dropped) = (None, Vec::new(), Amounts::new(), Vec::new());
         let done = Done { path, images, leased, dropped, is_forced: false, attempts: 1 };
-        let (on_leave, cost) = (OnLeave::Done(done), Cost::default());
+        let (on_leave, cost) = (StateOnLeave::Done(done), Cost::default());
         let expired = Expired { on_leave, cost, table_error: None, is_silent: false };
         let (_, path) = store.expired(&[], &mut context, expired).unwrap();
         assert_eq!(path, Some(WritePath::Unclaimed));

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Amounts, BucketDemand, Done, Millitokens, OnLeave, Outcome, Purpose, QueueSettings,
-    QueuedRequest,
+    Amounts, BucketDemand, Done, Millitokens, Outcome, Purpose, QueueSettings, QueuedRequest,
+    StateOnLeave,
 };
 
 use super::composite_store::CompositeStore;
@@ -66,13 +66,13 @@ impl<T: Table> CompositeStore<T> {
         };
         let mut corrected = match resolved {
             Ok(resolved) => self.corrected(correction, resolved, context),
-            Err(Expired { on_leave: OnLeave::Done(done), cost, .. }) => {
+            Err(Expired { on_leave: StateOnLeave::Done(done), cost, .. }) => {
                 context.cost += cost;
                 Ok(Self::done(done, context))
             }
             Err(Expired { on_leave, table_error, is_silent, cost }) => {
                 context.cost += cost;
-                let is_in_doubt = on_leave == OnLeave::InDoubt;
+                let is_in_doubt = on_leave == StateOnLeave::InDoubt;
                 let error = error_at_deadline(
                     is_in_doubt,
                     table_error.as_deref(),

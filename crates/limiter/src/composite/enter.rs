@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{OnLeave, Outcome, QueuedRequest};
+use sluicegate_core::{Outcome, QueuedRequest, StateOnLeave};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -99,7 +99,7 @@ struct LeaveOnDrop<'a> {
 
 impl LeaveOnDrop<'_> {
     /// Gives the request up: its time is over.
-    fn leave(&mut self) -> (OnLeave, Cost) {
+    fn leave(&mut self) -> (StateOnLeave, Cost) {
         self.must_leave = false;
         let mut state = self.lane.lock();
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
@@ -118,7 +118,8 @@ impl Drop for LeaveOnDrop<'_> {
         let (on_leave, _) = state.queue.leave(&request.id);
         // The outcome may have been sent already.
         match (on_leave, self.receiver.try_recv()) {
-            (OnLeave::Done(done), _) | (_, Ok(Resolved { outcome: Outcome::Done(done), .. })) => {
+            (StateOnLeave::Done(done), _)
+            | (_, Ok(Resolved { outcome: Outcome::Done(done), .. })) => {
                 state.queue.done_unseen(request, done);
             }
             _ => {}

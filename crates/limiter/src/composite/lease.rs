@@ -189,13 +189,15 @@ impl<T: Table> CompositeStore<T> {
             let resolved = match lane.submit(self, &request, context.deadline, context.clock).await
             {
                 Ok(resolved) => resolved,
-                Err(Expired { on_leave: sluicegate_core::OnLeave::Done(done), cost, .. }) => {
+                Err(Expired {
+                    on_leave: sluicegate_core::StateOnLeave::Done(done), cost, ..
+                }) => {
                     context.cost += cost;
                     return Ok(done);
                 }
                 Err(Expired { on_leave, table_error, is_silent, cost }) => {
                     context.cost += cost;
-                    let is_in_doubt = on_leave == sluicegate_core::OnLeave::InDoubt;
+                    let is_in_doubt = on_leave == sluicegate_core::StateOnLeave::InDoubt;
                     let table_error = table_error.as_deref();
                     return Err((
                         error_at_deadline(

@@ -138,7 +138,7 @@ impl Guard {
         pass
     }
 
-    /// Notes if the store answered a call.
+    /// Notes whether the store answered a call.
     pub(super) fn note<T, E: MaybeOutage>(
         self: &Arc<Self>,
         pass: CallPass<'_>,
@@ -175,7 +175,7 @@ impl Guard {
         cause: Cause,
         error: impl FnOnce() -> BoxError,
     ) -> Result<Granted, AcquireError> {
-        self.counters().undecided.increment();
+        self.counters().undecided_by_store.increment();
         let policy = self.settings.on_unavailable;
         let parts = match policy {
             OnUnavailable::Deny => return Err(AcquireError::Unavailable(error())),
