@@ -88,6 +88,31 @@ async fn a_quota_that_is_used_up_and_given_a_rate_refills() {
     on_every_store!(suite);
 }
 
+/// Prepaid tokens: a raised amount adds the difference, once, whichever process writes it first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_quota_keeps_what_was_consumed() {
+    async fn suite<E: Engine>(engine: E) {
+        let clock = TestClock::at(at(T0));
+        let limiters = [limiter(engine.clone(), &clock), limiter(engine, &clock)];
+        let ask = |n: usize, tokens, amount| {
+            let limits = [Limit::quota("tpm", amount)];
+            limiters[n].acquire("u", "r").consume("tpm", tokens).limits(limits)
+        };
+        ask(0, 100, 100).await.unwrap();
+        exceeded(ask(1, 1, 100).await);
+        // Both ask under the raised amount at once: it is added once.
+        let asks = (0..8).map(|n| ask(n % 2, 50, 300).into_future());
+        let granted = futures_util::future::join_all(asks).await;
+        assert_eq!(granted.iter().filter(|granted| granted.is_ok()).count(), 4);
+        // Lowered, it has as much less: 300 of 250 are consumed.
+        exceeded(ask(0, 1, 250).await);
+        exceeded(ask(1, 1, 300).await);
+        ask(0, 10, 310).await.unwrap();
+        exceeded(ask(1, 1, 310).await);
+    }
+    on_every_store!(suite);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn never_admissible_request_leaves_the_new_rule() {
     async fn suite<E: Engine>(engine: E) {

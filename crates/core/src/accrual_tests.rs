@@ -209,6 +209,18 @@ fn rate_that_becomes_a_calendar_limit_is_full_less_its_debt() {
 }
 
 #[test]
+fn changed_quota_keeps_what_was_consumed() {
+    let (quota, raised) = (rule(100, 0, 1), rule(300, 0, 1));
+    assert_eq!(raised.adopt(quota, 40), 240);
+    assert_eq!(quota.adopt(raised, 240), 40);
+    assert_eq!(quota.adopt(raised, 180), -20);
+    assert_eq!(quota.adopt(by_calendar(300, "month"), 240), 40);
+    // The balance of a rate tells no consumption, and a rate has none.
+    assert_eq!(raised.adopt(rule(100, 1, 1), 40), 40);
+    assert_eq!(rule(300, 1, 1).adopt(quota, 40), 40);
+}
+
+#[test]
 fn boundaries_read_back_as_items_have_them() {
     for text in ["month", "month@15/Europe/Berlin,debt=forgiven", "week@sun,debt=forgiven"] {
         assert_eq!(text.parse::<CalendarRefill>().unwrap().to_string(), text);

@@ -190,7 +190,8 @@ impl Limit {
         self
     }
 
-    /// `tokens` once: a bucket that never refills.
+    /// `tokens` once: a bucket that never refills. A changed amount keeps what was consumed: raised
+    /// from 1,000 to 5,000, the bucket has 4,000 tokens more.
     #[must_use]
     pub fn quota(name: impl AsRef<str>, tokens: u64) -> Self {
         let amount = Amount::tokens(tokens);

@@ -32,6 +32,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "a boundary, clocks apart",
     "a lower amount near a boundary",
     "a rate that becomes a budget",
+    "a raised quota",
     "lost replies",
     "late writes",
     "combined, lost replies",
@@ -302,6 +303,16 @@ fn named(which: &str) -> Protocol {
             let b = take(&[("b", 400)]);
             let scripts = vec![vec![b.clone(), b.clone()], vec![correct(&[("b", 300)]), b]];
             first_knows_more(warm(configurations, &[3_000, 200], scripts, &[1, 60_000]))
+        }
+        "a raised quota" => {
+            let with_quota = |version, burst| {
+                let quota = rule(burst, 0, 1_000);
+                stored(version, &[("a", fast()), ("b", quota)], &[])
+            };
+            let b = take(&[("b", 400)]);
+            let scripts = vec![vec![b.clone(), b.clone()], vec![correct(&[("b", -300)]), b]];
+            let configurations = vec![with_quota(1, 1_000), with_quota(2, 1_500)];
+            first_knows_more(warm(configurations, &[3_000, 200], scripts, &[1, 60]))
         }
         "combined, lost replies" => combined(Faults { lost: 1, late: 0, throttled: 0 }),
         "combined, late writes" => combined(Faults { lost: 0, late: 1, throttled: 0 }),

@@ -31,6 +31,7 @@ const LIMITS: &[Limits] = &[
     ],
     &[("tiny", 3_000, 1_000, 40), ("hour", 7_000, 7_000, HOUR_MS)],
     &[("odd", 10_007, 7_919, 997), ("quota", 40_000, 0, SECOND_MS)],
+    &[("quota", 40_000, 0, SECOND_MS), ("fast", 50_000, 100_000, SECOND_MS)],
 ];
 
 /// In place of a period: full again at each midnight in Guam, a day after the hour that

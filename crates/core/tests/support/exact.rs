@@ -156,22 +156,28 @@ impl Exact {
         }
         self.slack += timing.slack(rule).max(timing.slack(self.rule));
         self.withheld = self.withheld.max(timing.withheld(rule));
-        if rule.refill().calendar().is_some() && self.rule.refill().calendar().is_some() {
-            self.note_unsure(rule.burst().get() - self.rule.burst().get());
+        let is_by_calendar = |rule: Rule| rule.refill().calendar().is_some();
+        let (old, tokens) = (self.rule, self.kept_under(rule));
+        if is_by_calendar(rule) && is_by_calendar(old) {
+            self.note_unsure(rule.burst().get() - old.burst().get());
         }
-        self.tokens = self.kept_under(rule);
-        self.rule = rule;
+        // Near a boundary, writers may disagree if it comes before the change or after it.
+        let disputed_before = self.disputed();
+        (self.rule, self.tokens) = (rule, tokens);
+        if is_by_calendar(rule) != is_by_calendar(old) {
+            self.unsure += disputed_before.max(self.disputed());
+        }
         self.peak = None;
     }
 
     /// The tokens that it has once it follows a rule.
     fn kept_under(&self, rule: Rule) -> i128 {
         let burst = |rule: Rule| i128::from(rule.burst().get());
-        let is_rate = self.rule.refill().even_amount().get() > 0;
-        let kept = match (rule.refill().calendar().is_some(), is_rate) {
-            (true, true) => burst(rule) + self.tokens.min(0),
-            (true, false) => self.tokens + burst(rule) - burst(self.rule),
-            (false, _) => self.tokens,
+        let is_rate = |rule: Rule| rule.refill().even_amount().get() > 0;
+        let kept = match (is_rate(self.rule), is_rate(rule)) {
+            (false, false) => self.tokens + burst(rule) - burst(self.rule),
+            (true, false) if rule.refill().calendar().is_some() => burst(rule) + self.tokens.min(0),
+            _ => self.tokens,
         };
         kept.min(burst(rule))
     }

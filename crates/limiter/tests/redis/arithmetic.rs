@@ -107,11 +107,11 @@ impl Model {
             let (old, tokens, consumed) =
                 self.limits.get(limit).copied().unwrap_or((*rule, rule.burst(), 0));
             let (tokens, burst) = (tokens.get(), rule.burst().get());
-            let is_rate = old.refill().even_amount().get() > 0;
-            let kept = match (rule.refill().calendar().is_some(), is_rate) {
-                (true, true) => burst + tokens.min(0),
-                (true, false) => tokens + burst - old.burst().get(),
-                (false, _) => tokens,
+            let is_rate = |rule: Rule| rule.refill().even_amount().get() > 0;
+            let kept = match (is_rate(old), is_rate(*rule)) {
+                (false, false) => tokens + burst - old.burst().get(),
+                (true, false) if rule.refill().calendar().is_some() => burst + tokens.min(0),
+                _ => tokens,
             };
             let tokens = kept.min(burst).max(-MILLI_MAX);
             self.limits.insert(limit.clone(), (*rule, milli(tokens), consumed));

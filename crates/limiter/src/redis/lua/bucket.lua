@@ -209,19 +209,20 @@ local function is_same(limit, rule)
     and limit.cp == rule.cp and limit.scale == rule.scale and limit.calendar == rule.calendar
 end
 
--- Gives the bucket this rule. A new limit is full; a changed limit keeps the tokens that fit. A calendar
--- limit keeps what was consumed in its period, or by a quota before; a rate that becomes one is full,
--- less its debt.
+-- Gives the bucket this rule. A new limit is full. A calendar limit or a quota that becomes another one
+-- keeps what was consumed. A rate that becomes a calendar limit is full, less its debt. Any other change
+-- keeps the tokens that fit.
 local function configure(bucket, rule)
   local limit = bucket.limits[rule.name]
   if not limit then
     limit = { name = rule.name, tokens = rule.bx, low = 0, high = 0 }
     bucket.limits[rule.name], bucket.order[#bucket.order + 1] = limit, limit
   end
-  if rule.calendar and limit.bx then
-    -- A calendar limit has no `ra`, as a quota.
-    local is_rate = limit.ra > 0
-    limit.tokens = rule.bx + (is_rate and math.min(limit.tokens, 0) or limit.tokens - limit.bx)
+  -- A calendar limit has no `ra`, as a quota.
+  if limit.bx and limit.ra == 0 and rule.ra == 0 then
+    limit.tokens = limit.tokens + rule.bx - limit.bx
+  elseif limit.bx and rule.calendar then
+    limit.tokens = rule.bx + math.min(limit.tokens, 0)
   end
   limit.bx, limit.ra, limit.rp = rule.bx, rule.ra, rule.rp
   limit.cp, limit.scale, limit.calendar = rule.cp, rule.scale, rule.calendar
