@@ -276,26 +276,19 @@ impl Rule {
     ///
     /// * Both are calendar limits or quotas: the consumption stays counted, so the balance moves by
     ///   the difference of the amounts.
-    /// * A rate becomes this calendar limit: its balance does not tell the consumption of a period,
-    ///   so the limit is full, less its debt.
-    /// * Otherwise, if one of them is a rate, the balance stays.
+    /// * A rate becomes a calendar limit or a quota: its balance does not tell the consumption, so
+    ///   the limit is full, less its debt.
+    /// * This rule is a rate: the balance stays.
     ///
     /// In each case a surplus over the new burst is lost.
     pub(crate) fn adopt(self, old: Self, tokens: i128) -> i128 {
-        let burst = i128::from(self.burst.get());
-        let kept = if self.keeps_consumption_of(old) {
-            tokens + burst - i128::from(old.burst.get())
-        } else if self.is_by_calendar() {
-            burst + tokens.min(0)
-        } else {
-            tokens
+        let (burst, old_burst) = (i128::from(self.burst.get()), i128::from(old.burst.get()));
+        let kept = match (self.is_rate(), old.is_rate()) {
+            (false, false) => tokens + burst - old_burst,
+            (false, true) => burst + tokens.min(0),
+            (true, _) => tokens,
         };
         kept.min(burst)
-    }
-
-    /// True if neither is a rate: then "burst less balance" is the consumption under both.
-    pub(crate) fn keeps_consumption_of(self, old: Self) -> bool {
-        !self.is_rate() && !old.is_rate()
     }
 
     /// True if it refills evenly: neither a calendar limit nor a quota.

@@ -169,7 +169,8 @@ fn debt_of_a_calendar_limit_is_carried_or_forgiven() {
     }
 }
 
-/// A debit that comes between the image and the claim makes a debt, which this claim does not forgive.
+/// A debit that comes between the image and the claim makes a debt, which this claim does not
+/// forgive.
 #[test]
 fn claim_that_may_forgive_a_debt_requires_the_balance_that_it_saw() {
     let claim = |boundaries: &str, tokens: i64| {
@@ -215,8 +216,9 @@ fn changed_quota_keeps_what_was_consumed() {
     assert_eq!(quota.adopt(raised, 240), 40);
     assert_eq!(quota.adopt(raised, 180), -20);
     assert_eq!(quota.adopt(by_calendar(300, "month"), 240), 40);
-    // The balance of a rate tells no consumption, and a rate has none.
-    assert_eq!(raised.adopt(rule(100, 1, 1), 40), 40);
+    // The balance of a rate tells no consumption.
+    assert_eq!(raised.adopt(rule(100, 1, 1), 40), 300);
+    assert_eq!(raised.adopt(rule(100, 1, 1), -40), 260);
     assert_eq!(rule(300, 1, 1).adopt(quota, 40), 40);
 }
 

@@ -79,9 +79,9 @@ impl Claim {
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }
 
-    /// The claim that turns a rate into a calendar limit. [`Rule::adopt`] says with which balance
-    /// its first period begins.
-    pub(crate) fn of_first_period(
+    /// The claim that turns a rate into a calendar limit or a quota. [`Rule::adopt`] says with
+    /// which balance it begins.
+    pub(crate) fn of_former_rate(
         limit: &LimitName,
         balance: &LimitBalance,
         rule: Rule,
@@ -92,7 +92,7 @@ impl Claim {
         let worth = balance.rule.effective(held, since, until);
         let kept = rule.adopt(balance.rule, worth.get().into());
         // Right for exactly this balance. If another writer takes tokens meanwhile, only the part
-        // that makes a debt counts in the first period, not the part that the balance covers.
+        // that makes a debt counts under the new rule, not the part that the balance covers.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(kept - stored), condition }
     }

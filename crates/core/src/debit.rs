@@ -146,16 +146,16 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let gain = Gain { since, until, returned };
         let claim_up_to = |cap| Claim::of(limit, balance, cap, amount, gain, debit.interval);
         let old_burst = balance.rule.burst();
-        let claim = if rule.keeps_consumption_of(balance.rule) {
-            // A changed amount moves the balance, as in `Rule::adopt`.
-            let more = i128::from(rule.burst().get()) - i128::from(old_burst.get());
-            lowers_amount |= more < 0;
-            let claim = claim_up_to(old_burst);
-            Claim { tokens: milli(i128::from(claim.tokens) + more), ..claim }
-        } else if rule.is_by_calendar() {
-            Claim::of_first_period(limit, balance, rule, gain)
-        } else {
-            claim_up_to(old_burst.min(rule.burst()))
+        let claim = match (rule.is_rate(), balance.rule.is_rate()) {
+            (false, false) => {
+                // A changed amount moves the balance, as in `Rule::adopt`.
+                let more = i128::from(rule.burst().get()) - i128::from(old_burst.get());
+                lowers_amount |= more < 0;
+                let claim = claim_up_to(old_burst);
+                Claim { tokens: milli(i128::from(claim.tokens) + more), ..claim }
+            }
+            (false, true) => Claim::of_former_rate(limit, balance, rule, gain),
+            (true, _) => claim_up_to(old_burst.min(rule.burst())),
         };
         let tokens =
             i128::from(balance.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());

@@ -1,8 +1,8 @@
 //! The core of Sluicegate, free of I/O: schema, token arithmetic, deltas and usage windows.
 //!
 //! This crate defines the meaning of every item of the table. The other crates read and write the
-//! table. No function of this crate performs I/O, reads a clock or awaits: the caller passes the
-//! time as an argument, and every result is a value.
+//! table. No function of this crate performs I/O, reads a clock or awaits: the caller passes the time
+//! as an argument, and every result is a value.
 //!
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
@@ -13,8 +13,7 @@
 //!   conditions.
 //! * [`decide`] is the same decision for one request alone; the buckets of an outage use it.
 //! * [`LegacyBucket`] is a bucket in the older layout. It converts to a [`CompositeBucket`].
-//! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from
-//!   one
+//! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.
 //! * [`WindowState`] tells which [`Threshold`]s a usage window reached and did not claim.
 //! * [`group_by_window`] groups the records of a batch by usage window;
@@ -23,11 +22,11 @@
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
 //!
-//! // 60 requests a minute, at most 60 at once. let rule = Rule::new(Millitokens::from_tokens(60)?,
-//! Refill::new(Millitokens::from_tokens(60)?, 60_000)?)?; let emptied_at =
-//! EpochMillis::new(1_706_000_000_000)?; let one_second_later =
-//! EpochMillis::new(1_706_000_001_000)?; assert_eq!(rule.effective(Millitokens::ZERO, emptied_at,
-//! one_second_later).get(), 1_000);
+//! // 60 requests a minute, at most 60 at once.
+//! let rule = Rule::new(Millitokens::from_tokens(60)?, Refill::new(Millitokens::from_tokens(60)?, 60_000)?)?;
+//! let emptied_at = EpochMillis::new(1_706_000_000_000)?;
+//! let one_second_later = EpochMillis::new(1_706_000_001_000)?;
+//! assert_eq!(rule.effective(Millitokens::ZERO, emptied_at, one_second_later).get(), 1_000);
 //! # Ok::<(), sluicegate_core::OutOfRange>(())
 //! ```
 

@@ -65,10 +65,10 @@
 //! them ([`Limiter::set_limits`](crate::Limiter::set_limits)) at one of four levels: an entity and
 //! a resource, an entity, a resource, or everything. Each limit comes from the narrowest level that
 //! names it. A limiter remembers stored limits for a minute. A bucket follows a change with its
-//! next refill: new limits start full, changed limits keep their balance up to the new burst,
-//! deleted limits disappear. A calendar limit keeps what its period consumed instead, and a rate
-//! that becomes one starts full. A process that has not seen the change yet adopts the limits that
-//! it finds in the bucket.
+//! next refill: new limits start full, changed rates keep their balance up to the new burst,
+//! deleted limits disappear. Quotas and calendar limits keep what was consumed instead, and a rate
+//! that becomes one of them starts full. A process that has not seen the change yet adopts the
+//! limits that it finds in the bucket.
 //!
 //! # A user and its team
 //!

@@ -65,8 +65,8 @@ pub(crate) struct Exact {
     peak: Option<i128>,
     /// The time within which writers may disagree about a boundary of a calendar, in milliseconds.
     unsure_ms: i64,
-    /// The amounts taken or given back so close to a boundary that their writer may have counted them
-    /// on the other side.
+    /// The amounts taken or given back so close to a boundary that their writer may have counted
+    /// them on the other side.
     unsure: i128,
 }
 
@@ -176,8 +176,8 @@ impl Exact {
         let is_rate = |rule: Rule| rule.refill().even_amount().get() > 0;
         let kept = match (is_rate(self.rule), is_rate(rule)) {
             (false, false) => self.tokens + burst(rule) - burst(self.rule),
-            (true, false) if rule.refill().calendar().is_some() => burst(rule) + self.tokens.min(0),
-            _ => self.tokens,
+            (true, false) => burst(rule) + self.tokens.min(0),
+            (_, true) => self.tokens,
         };
         kept.min(burst(rule))
     }
@@ -239,8 +239,8 @@ impl Exact {
         Ok(())
     }
 
-    /// True if it certainly covers an amount once it follows a rule. Tokens that accrued since a claim of a moment ago do not
-    /// count for a request that lost to it.
+    /// True if it certainly covers an amount once it follows a rule. Tokens that accrued since a
+    /// claim of a moment ago do not count for a request that lost to it.
     pub(crate) fn covers(&self, amount: i64, rule: Rule) -> bool {
         let unsure = self.slack + self.unsure + self.disputed();
         self.kept_under(rule) >= i128::from(amount) + unsure + 2 * self.withheld

@@ -110,8 +110,8 @@ impl Model {
             let is_rate = |rule: Rule| rule.refill().even_amount().get() > 0;
             let kept = match (is_rate(old), is_rate(*rule)) {
                 (false, false) => tokens + burst - old.burst().get(),
-                (true, false) if rule.refill().calendar().is_some() => burst + tokens.min(0),
-                _ => tokens,
+                (true, false) => burst + tokens.min(0),
+                (_, true) => tokens,
             };
             let tokens = kept.min(burst).max(-MILLI_MAX);
             self.limits.insert(limit.clone(), (*rule, milli(tokens), consumed));

@@ -210,8 +210,8 @@ local function is_same(limit, rule)
 end
 
 -- Gives the bucket this rule. A new limit is full. A calendar limit or a quota that becomes another one
--- keeps what was consumed. A rate that becomes a calendar limit is full, less its debt. Any other change
--- keeps the tokens that fit.
+-- keeps what was consumed. A rate that becomes one of these is full, less its debt. A limit that becomes
+-- or stays a rate keeps the tokens that fit.
 local function configure(bucket, rule)
   local limit = bucket.limits[rule.name]
   if not limit then
@@ -219,10 +219,9 @@ local function configure(bucket, rule)
     bucket.limits[rule.name], bucket.order[#bucket.order + 1] = limit, limit
   end
   -- A calendar limit has no `ra`, as a quota.
-  if limit.bx and limit.ra == 0 and rule.ra == 0 then
-    limit.tokens = limit.tokens + rule.bx - limit.bx
-  elseif limit.bx and rule.calendar then
-    limit.tokens = rule.bx + math.min(limit.tokens, 0)
+  if limit.bx and rule.ra == 0 then
+    local is_rate = limit.ra > 0
+    limit.tokens = rule.bx + (is_rate and math.min(limit.tokens, 0) or limit.tokens - limit.bx)
   end
   limit.bx, limit.ra, limit.rp = rule.bx, rule.ra, rule.rp
   limit.cp, limit.scale, limit.calendar = rule.cp, rule.scale, rule.calendar
