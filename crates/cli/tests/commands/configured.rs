@@ -136,7 +136,7 @@ async fn status_shows_balances_and_the_level_of_each_limit() {
         let a = of(&shell.run("status u r --output json").json(0), "u", "a").clone();
         assert_eq!(
             (&a["rule"], &a["now"], &a["available_milli"]),
-            (&json!("a=70/never"), &json!("a=100/never"), &json!(70_000))
+            (&json!("a=70/never"), &json!("a=100/never"), &json!(60_000))
         );
         // A limit that is no longer named anywhere.
         shell.run("limits delete --system a --yes").text(0);
