@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate::dynamo::{ConfigError, ReadError, RequestError, TableSetupError};
@@ -233,6 +234,9 @@ impl From<TableSetupError> for CliError {
 
 /// Longer than any useful line.
 const LINE_CHARS: usize = 4_000;
+
+/// The time between two lines in which a long command without a terminal says how far it is.
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Writes a message for a person to standard error, in one line. It does not fail if standard error
 /// is closed. Quoted text may come from anywhere, so control characters are escaped.

@@ -6,11 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::report::Report;
-use crate::error::say;
+use crate::error::{PROGRESS_INTERVAL, say};
 use crate::output;
-
-/// The time between two lines of a log.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct Progress {
     /// `None` without a terminal.
@@ -36,7 +33,7 @@ impl Progress {
             bar.set_position(scanned);
             let rate = rate(scanned, self.began.elapsed());
             bar.set_message(format!("{}, {rate} items/s", report.converted()));
-        } else if self.told.elapsed() >= LINE_INTERVAL {
+        } else if self.told.elapsed() >= PROGRESS_INTERVAL {
             self.told = Instant::now();
             say(&line(scanned, self.items, self.began.elapsed(), &report.converted()));
         }

@@ -1,13 +1,10 @@
 //! Shows the progress of an export: a bar on a terminal, a line now and then for a log.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::error::say;
-
-/// The time between two lines of a log.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
+use crate::error::{PROGRESS_INTERVAL, say};
 
 /// The days that are done, and the rows so far.
 pub(super) struct Progress {
@@ -45,7 +42,7 @@ impl Progress {
     }
 
     fn tell(&mut self) {
-        if self.bar.is_hidden() && self.told.elapsed() >= LINE_INTERVAL {
+        if self.bar.is_hidden() && self.told.elapsed() >= PROGRESS_INTERVAL {
             self.told = Instant::now();
             let (done, days) = (self.bar.position(), self.bar.length().unwrap_or(0));
             say(&format!("{done} of {days} days, {} rows", self.rows));
