@@ -2,40 +2,61 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyMapping, PyString};
+use sluicegate::AcquireRequest;
 use sluicegate::types::{Amounts, LimitName, Millitokens};
 use sluicegate_core::{parse_amount, whole_amount};
 
 use crate::decimals::text_of;
 use crate::errors::{InvalidRequestError, invalid};
 
-/// Reads amounts by limit: tokens, or money in the currency's unit.
+/// Adds amounts by limit to a request: tokens, or money in the currency's unit. Zeros are left out.
+///
+/// # Errors
+/// As for [`read`].
+pub(crate) fn consume(
+    request: AcquireRequest<()>,
+    given: &Bound<'_, PyAny>,
+) -> PyResult<AcquireRequest<()>> {
+    match consume_whole(request.clone(), given) {
+        Some(request) => Ok(request),
+        None => Ok(request.consume_all(&read(given)?)),
+    }
+}
+
+/// Adds whole numbers in a `dict`, as most amounts are, without a map or a text of each. `None`: some
+/// amount is something else, or not valid.
+fn consume_whole(
+    mut request: AcquireRequest<()>,
+    given: &Bound<'_, PyAny>,
+) -> Option<AcquireRequest<()>> {
+    // No code of Python runs meanwhile that might change the `dict`.
+    for (limit, amount) in given.cast_exact::<PyDict>().ok()?.iter() {
+        let (limit, amount) = whole(&limit, &amount)?;
+        if amount != Millitokens::ZERO {
+            request = request.consume_milli(limit.as_str(), amount.get());
+        }
+    }
+    Some(request)
+}
+
+fn whole(limit: &Bound<'_, PyAny>, amount: &Bound<'_, PyAny>) -> Option<(LimitName, Millitokens)> {
+    let limit = limit.cast_exact::<PyString>().ok()?.to_str().ok()?;
+    let units: i64 = amount.cast_exact::<PyInt>().ok()?.extract().ok()?;
+    let milli = i64::try_from(whole_amount(limit, units)).ok()?;
+    Some((LimitName::new(limit).ok()?, Millitokens::new(milli).ok()?))
+}
+
+/// Reads amounts by limit.
 ///
 /// # Errors
 /// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping.
-pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Amounts> {
-    if let Some(amounts) = read_whole(given) {
-        return Ok(amounts);
-    }
+fn read(given: &Bound<'_, PyAny>) -> PyResult<Amounts> {
     let items = given.cast::<PyMapping>()?.items()?;
     let items = items.iter().map(|item| {
         let (limit, amount): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
         one(&limit, &amount)
     });
     items.collect()
-}
-
-/// Reads whole numbers in a `dict`, as most amounts are, without a text of each. `None`: some amount
-/// is something else, or not valid.
-fn read_whole(given: &Bound<'_, PyAny>) -> Option<Amounts> {
-    let given = given.cast_exact::<PyDict>().ok()?;
-    // No code of Python runs meanwhile that might change the `dict`.
-    let one = |(limit, amount): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
-        let limit = limit.cast_exact::<PyString>().ok()?.to_str().ok()?;
-        let units: i64 = amount.cast_exact::<PyInt>().ok()?.extract().ok()?;
-        let milli = i64::try_from(whole_amount(limit, units)).ok()?;
-        Some((LimitName::new(limit).ok()?, Millitokens::new(milli).ok()?))
-    };
-    given.iter().map(one).collect()
 }
 
 /// Reads the keywords of a call.

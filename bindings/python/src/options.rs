@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 use sluicegate::leasing::LeasingStore;
 use sluicegate::{AcquireRequest, LeaseMode, LeaseSettings, LimitSet, OnUnavailable};
 
-use crate::amounts::read;
+use crate::amounts;
 use crate::errors::invalid;
 use crate::limit::{limits, time};
 
@@ -106,7 +106,7 @@ pub(crate) fn request(
     consume: &Bound<'_, PyAny>,
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<AcquireRequest<()>> {
-    let mut request = AcquireRequest::new(entity, resource).consume_all(&read(consume)?);
+    let mut request = amounts::consume(AcquireRequest::new(entity, resource), consume)?;
     let (mut parent, mut no_cascade) = (None, false);
     for (name, value) in options.into_iter().flatten() {
         request = match name.extract()? {

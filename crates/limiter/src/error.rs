@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{EntityId, LimitName, Millitokens, Wait};
+use sluicegate_core::{AmountOf, EntityId, LimitName, Millitokens, Wait};
 pub use sluicegate_core::{
     InvalidCalendar, ItemError, LimitStatus, NameError, OutOfRange, UnknownZone,
 };
@@ -170,8 +170,9 @@ pub enum InvalidRequest {
     Empty,
     /// An amount is zero or too large, or negative in an acquire.
     #[error(
-        "{limit}: {milli} millitokens are out of range: at most {} is allowed, and not zero",
-        Millitokens::MAX
+        "{limit}={}: give an amount that is not zero, at most {}, and negative only in a correction",
+        AmountOf::new(limit.as_str(), *milli).plain(),
+        AmountOf::new(limit.as_str(), Millitokens::MAX.into()).plain()
     )]
     Amount {
         /// The limit.

@@ -98,6 +98,15 @@ impl Metered {
         }
     }
 
+    /// The counter of granted requests for a limit that was counted before.
+    #[cfg(feature = "leasing")]
+    pub(crate) fn granted(&self, resource: &Resource, limit: &LimitName) -> Counter {
+        let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
+        let of = |counters: &OfLimit| counters.outcomes[OutcomeLabel::Granted as usize].clone();
+        let known = pairs.get(&(resource.clone(), limit.clone())).map(of);
+        known.unwrap_or_else(|| of(&OfLimit::new(OTHER, OTHER)))
+    }
+
     /// Counts the first outcome of a pair.
     fn first(&self, pair: (Resource, LimitName), outcome: OutcomeLabel, is_near: bool) {
         let mut pairs = self.pairs.write().unwrap_or_else(PoisonError::into_inner);

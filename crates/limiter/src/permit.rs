@@ -2,6 +2,7 @@
 
 mod correct;
 mod correction_log;
+mod parts;
 mod summary;
 
 use std::sync::{Mutex, MutexGuard};
@@ -10,6 +11,7 @@ use std::time::Duration;
 use sluicegate_core::{Amounts, BucketId, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
 
 use self::correction_log::{CorrectionChange, CorrectionLog};
+pub(crate) use self::parts::Parts;
 pub use self::summary::Remaining;
 use crate::check::amount;
 use crate::cost::Cost;
@@ -40,6 +42,11 @@ impl Balance<'_> {
         self.corrected(self.stored.min(self.rule.burst()))
     }
 
+    /// True if so many tokens are at most this share of the burst.
+    fn is_within(&self, share: f64, tokens: Millitokens) -> bool {
+        summary::share(tokens, self.rule.burst()) <= share
+    }
+
     /// The balance after the corrections. They are subtracted from `tokens`, which is capped at the
     /// burst already: refill that the cap has cut off cannot make up for a correction.
     fn corrected(&self, tokens: Millitokens) -> Millitokens {
@@ -54,7 +61,7 @@ impl Balance<'_> {
 pub struct Permit {
     limiter: Limiter,
     deadline: Duration,
-    parts: Vec<BucketGrant>,
+    parts: Parts,
     /// One log per part, from the first correction on.
     logs: Mutex<Vec<CorrectionLog>>,
     shadowed: Option<LimitExceeded>,
@@ -65,18 +72,18 @@ pub struct Permit {
 impl Permit {
     pub(crate) fn granted(limiter: &Limiter, deadline: Duration, grant: Grant) -> Self {
         let Grant { parts, cost } = grant;
-        Self { cost, ..Self::uncorrected(limiter, deadline, parts) }
+        Self { cost, ..Self::uncorrected(limiter, deadline, parts.into()) }
     }
 
-    /// A permit that is not corrected yet.
-    fn uncorrected(limiter: &Limiter, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
+    /// A permit that is not corrected yet, and has cost nothing.
+    pub(crate) fn uncorrected(limiter: &Limiter, deadline: Duration, parts: Parts) -> Self {
         let cost = Cost::default();
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }
 
     pub(crate) fn shadow(limiter: &Limiter, deadline: Duration, exceeded: LimitExceeded) -> Self {
-        Self { shadowed: Some(exceeded), ..Self::uncorrected(limiter, deadline, Vec::new()) }
+        Self { shadowed: Some(exceeded), ..Self::uncorrected(limiter, deadline, Parts::default()) }
     }
 
     pub(crate) fn degraded_by(
@@ -85,7 +92,7 @@ impl Permit {
         degraded: Degraded,
         parts: Vec<BucketGrant>,
     ) -> Self {
-        Self { degraded: Some(degraded), ..Self::uncorrected(limiter, deadline, parts) }
+        Self { degraded: Some(degraded), ..Self::uncorrected(limiter, deadline, parts.into()) }
     }
 
     /// Adds `by` tokens to the consumption of a limit; a negative amount subtracts. The limit may
@@ -281,13 +288,23 @@ impl Permit {
     pub(crate) fn near_limits(&self) -> Vec<&LimitName> {
         let near_share = self.limiter.options().near_share;
         let is_near = |balance: &Balance<'_>| {
-            let is_near = |available| summary::share(available, balance.rule.burst()) <= near_share;
             // Most balances are high enough even without their refill, which costs a clock reading
             // and divisions.
-            is_near(balance.without_refill()) && is_near(balance.at(self.limiter.clock().now()))
+            let now = || self.limiter.clock().now();
+            balance.is_within(near_share, balance.without_refill())
+                && balance.is_within(near_share, balance.at(now()))
         };
         let logs = lock(&self.logs);
         self.balances(&logs).filter(is_near).map(|balance| balance.limit).collect()
+    }
+
+    /// True if a limit of the request was nearly used up at its last refill. It need not be now.
+    #[cfg(feature = "leasing")]
+    pub(crate) fn may_be_near_limit(&self) -> bool {
+        let near_share = self.limiter.options().near_share;
+        let is_near =
+            |balance: Balance<'_>| balance.is_within(near_share, balance.without_refill());
+        self.balances(&lock(&self.logs)).any(is_near)
     }
 
     /// The buckets that tokens were taken from: the entity's own first, then its parent's.

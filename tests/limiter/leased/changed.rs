@@ -334,6 +334,45 @@ async fn leased_prepared_for_others_follows_their_parents() {
     assert_eq!(table.consumed("team").await, 0);
 }
 
+/// The buckets of a request by names are remembered, but not for long, also where nothing is leased
+/// for minutes.
+#[tokio::test(start_paused = true)]
+async fn leased_request_by_names_follows_a_changed_parent() {
+    let held_long = LeaseSettings {
+        min_requests: 100_000,
+        max_requests: 100_000,
+        max_age: 10 * MINUTE,
+        ..LeaseSettings::default()
+    };
+    for settings in [LeaseSettings::default(), held_long] {
+        let table = Configured::new();
+        let clock = Simulated { start: table.start, off_ms: 0 };
+        let limiter = leased(table.clone(), clock, settings);
+        table.set_limits(&[("rps", per_minute(60_000))]);
+        let request = || limiter.acquire("u0", "r").consume("rps", 1);
+        let take = async || match request().try_acquire().unwrap() {
+            Some(permit) => permit,
+            None => request().await.unwrap(),
+        };
+        let ask = async || take().await.degraded().is_none();
+        for parent in ["team", "org"] {
+            admitted(5 * SECOND, &ask).await;
+            table.put_entity("u0", parent);
+            admitted(MINUTE + SECOND, &ask).await;
+            let buckets: Vec<_> =
+                take().await.buckets().map(|bucket| bucket.entity.to_string()).collect();
+            assert_eq!(buckets, ["u0", parent]);
+            limiter.flush(SECOND).await;
+            let before = [table.consumed("u0").await, table.consumed(parent).await];
+            let admitted = admitted(5 * SECOND, &ask).await;
+            limiter.flush(SECOND).await;
+            let after = [table.consumed("u0").await, table.consumed(parent).await];
+            assert!(admitted > 400, "{parent}: {admitted}");
+            assert_eq!(after, before.map(|before| before + admitted), "{parent}");
+        }
+    }
+}
+
 /// Held tokens of another entity and of its own stored parent are taken without a call.
 #[tokio::test(start_paused = true)]
 async fn prepared_call_with_a_stored_parent_is_made_for_others_without_a_call() {

@@ -1,13 +1,20 @@
 //! The tokens that a process holds: their age, their number, and their end.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::error::InvalidRequest;
 use sluicegate::leasing::Accounting;
-use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, TestClock};
+use sluicegate::types::EntityRecord;
+use sluicegate::{
+    AcquireError, CompositeStore, EntityId, LeaseMode, LeaseSettings, Limit, LimitSet, Limiter,
+    TestClock,
+};
+use sluicegate_testkit::{EngineKind, RunningEngine};
 
 use super::{Counted, Mortal, SECOND, ample, consumed, leased, limiter, strict};
-use crate::support::{T0, at};
+use crate::support::{DEADLINE, Engine as _, T0, at, bucket, name, patient};
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_reports_what_it_could_not_settle() {
@@ -51,6 +58,95 @@ async fn held_tokens_are_taken_without_waiting() {
     let plain = sluicegate::Limiter::new(sluicegate::MemoryStore::new());
     let error = plain.acquire("u", "r").consume("rps", 1).limits(ample()).try_acquire();
     assert_eq!(error.unwrap_err(), InvalidRequest::NotLeasing);
+}
+
+/// Requests of one entity that differ in amounts, limits or parent, or are not valid, are told apart.
+#[tokio::test(start_paused = true)]
+async fn requests_by_names_of_one_entity_are_told_apart() {
+    let table = Counted::new(1);
+    let limiter = strict(&table);
+    let limits = LimitSet::new(["rps", "tps"].map(|name| Limit::per_minute(name, 60_000))).unwrap();
+    let request = |parent: &str, amounts: &[(&str, i64)]| {
+        let request = limiter.acquire("u0", "r").limits(&limits);
+        let request =
+            if parent.is_empty() { request.no_cascade() } else { request.cascade_to(parent) };
+        amounts.iter().fold(request, |request, (limit, tokens)| request.consume(limit, *tokens))
+    };
+    let given: [(&str, &[(&str, i64)]); 5] = [
+        ("", &[("rps", 1), ("tps", 5)]),
+        ("", &[("tps", 2), ("rps", 3)]),
+        ("", &[("rps", 1)]),
+        ("team", &[("rps", 2)]),
+        ("", &[("tps", 4)]),
+    ];
+    let mut taken = HashMap::new();
+    let mut held = 0;
+    for n in 0..500 {
+        // Each form several times in a row.
+        let (parent, amounts) = given[n / 4 % given.len()];
+        let permit = match request(parent, amounts).try_acquire().unwrap() {
+            Some(permit) => {
+                held += 1;
+                permit
+            }
+            None => request(parent, amounts).await.unwrap(),
+        };
+        if n % 5 == 0 {
+            permit.release().await.unwrap();
+        } else {
+            let more = i64::from(n % 7 == 0);
+            if more > 0 {
+                permit.adjust(amounts[0].0, more).await.unwrap();
+            }
+            for entity in ["u0", parent] {
+                for (limit, tokens) in amounts.iter().chain([&(amounts[0].0, more)]) {
+                    *taken.entry((entity, *limit)).or_insert(0) += i128::from(*tokens);
+                }
+            }
+        }
+        for invalid in [&[("rps", 1), ("rps", 1)][..], &[("rps", 0), ("tps", 1)], &[("rps", -1)]] {
+            request("", invalid).try_acquire().unwrap_err();
+        }
+        assert!(request("", &[("xps", 1)]).try_acquire().unwrap().is_none());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(held > 400, "{held}");
+    assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
+    for (entity, limit) in [("u0", "rps"), ("u0", "tps"), ("team", "rps")] {
+        let stored = table.memory().image(&bucket(entity, "r")).await.unwrap();
+        let consumed = stored.limits[&name(limit)].consumed.get() / 1_000;
+        assert_eq!(consumed, taken[&(entity, limit)], "{limit} of {entity}");
+    }
+}
+
+/// The store is not asked, so only a change that this process made can be followed at once.
+#[tokio::test]
+async fn held_tokens_follow_this_processs_own_changes_at_once() {
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    let table = DynamoTable::new(engine.client(), engine.create_table().await);
+    let clock = TestClock::at(at(T0));
+    let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
+    let limiter = patient(
+        Limiter::builder(CompositeStore::with_table(table)).clock(clock.clone()).leasing(settings),
+    );
+    let request = || limiter.acquire("u0", "r").consume("rps", 1).limits(ample());
+    let take = async || loop {
+        if let Some(permit) = request().try_acquire().unwrap() {
+            break permit;
+        }
+        request().await.unwrap();
+        clock.advance(Duration::from_millis(1));
+    };
+    assert_eq!([take().await, take().await].map(|permit| permit.buckets().count()), [1, 1]);
+    let [entity, parent] = ["u0", "team"].map(|entity| EntityId::new(entity).unwrap());
+    let record = EntityRecord { entity: entity.clone(), parent: Some(parent), cascade: true };
+    limiter.put_entity(&record).await.unwrap();
+    assert!(request().try_acquire().unwrap().is_none(), "nothing is held of the parent");
+    assert_eq!([take().await, take().await].map(|permit| permit.buckets().count()), [2, 2]);
+    limiter.delete_entity(&entity).await.unwrap();
+    assert_eq!(request().try_acquire().unwrap().unwrap().buckets().count(), 1);
+    assert!(limiter.shutdown(DEADLINE).await.unsettled.is_empty());
+    engine.stop().await;
 }
 
 /// A caller that stops waiting for a flush loses nothing.

@@ -19,6 +19,7 @@ impl<T: Table> CompositeStore<T> {
             Ok(record) => self.directory.note_entity(entity, record, now),
             Err(_) => self.directory.forget_entity(entity),
         }
+        self.count_change();
     }
 
     /// Takes in stored limits that this process changed just now; `None`: the stored limits are
@@ -33,5 +34,11 @@ impl<T: Table> CompositeStore<T> {
             Some(stored) => self.directory.note_limits(stored, now),
             None => self.directory.forget_limits(scope),
         }
+        self.count_change();
+    }
+    /// Tells requests that remember their buckets.
+    fn count_change(&self) {
+        #[cfg(feature = "leasing")]
+        self.own_changes.fetch_add(1, std::sync::atomic::Ordering::Release);
     }
 }

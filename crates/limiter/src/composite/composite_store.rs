@@ -1,6 +1,8 @@
 //! The state of a store of composite buckets, its reads, and the lane of a request.
 
 use std::sync::Arc;
+#[cfg(feature = "leasing")]
+use std::sync::atomic::AtomicU64;
 
 use serde_dynamo::Item;
 use sluicegate_core::keys::ItemKey;
@@ -25,6 +27,9 @@ pub struct CompositeStore<T> {
     pub(super) settings: StoreSettings,
     pub(super) known_buckets: KnownBuckets,
     pub(super) directory: Directory,
+    /// How often this process changed stored limits or parents.
+    #[cfg(feature = "leasing")]
+    pub(super) own_changes: AtomicU64,
     pub(super) counters: Counters,
 }
 
@@ -104,7 +109,15 @@ impl<T: Table> CompositeStore<T> {
         let known_buckets = KnownBuckets::new(settings.buckets_max);
         let (directory, counters) = (Directory::default(), Counters::default());
         let table = Arc::new(table);
-        Self { table, settings, known_buckets, directory, counters }
+        Self {
+            table,
+            settings,
+            known_buckets,
+            directory,
+            #[cfg(feature = "leasing")]
+            own_changes: AtomicU64::new(0),
+            counters,
+        }
     }
 
     /// The table.

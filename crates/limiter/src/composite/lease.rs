@@ -5,6 +5,7 @@
 //! same id.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -43,6 +44,10 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             Ok(Some(targets.into_iter().map(BucketRequest::into_known_part).collect()))
         }
         .boxed()
+    }
+
+    fn own_changes(&self) -> u64 {
+        self.own_changes.load(Ordering::Acquire)
     }
 
     fn limits_now<'a>(

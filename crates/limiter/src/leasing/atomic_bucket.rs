@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use super::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use super::sync::{AtomicBool, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bits of a pool that hold tokens; the rest count takes.
 const TOKEN_BITS: u32 = 44;
@@ -105,6 +105,8 @@ pub(super) struct AtomicBucket {
     watched: AtomicBool,
     /// True while a task is about to lease more.
     pub(super) is_renewing: AtomicBool,
+    /// How often the store answered a write of the bucket, modulo 2^16.
+    replies: AtomicU16,
 }
 
 /// An amount of the limit at an index, in millitokens.
@@ -146,6 +148,7 @@ impl AtomicBucket {
             renew_ms: AtomicU32::new(0),
             watched: AtomicBool::new(false),
             is_renewing: AtomicBool::new(false),
+            replies: AtomicU16::new(0),
         }
     }
 
@@ -228,6 +231,16 @@ impl AtomicBucket {
     pub(super) fn set_times(&self, deadline_ms: i64, renew_ms: u32) {
         self.renew_ms.store(renew_ms, Ordering::Relaxed);
         self.deadline.store(deadline_ms, Ordering::Release);
+    }
+
+    /// Counts an answer of the store to a write of the bucket.
+    pub(super) fn count_reply(&self) {
+        self.replies.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often the store answered, modulo 2^16.
+    pub(super) fn replies(&self) -> u16 {
+        self.replies.load(Ordering::Acquire)
     }
 
     /// True if so few tokens are left that it is time to lease more.

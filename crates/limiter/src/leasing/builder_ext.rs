@@ -69,7 +69,7 @@ impl<S: LeasingStore> LimiterBuilder<S> {
         settings.deadline = as_deadline(settings.deadline);
         self.front(|store, clock| {
             let leaser = Arc::new(Leaser::new(Arc::new(store), clock, settings));
-            Arc::new(Leased { leaser })
+            Arc::new(Leased { leaser, resolved: Arc::default() })
         })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use sluicegate_core::EntityId;
 
 use super::leased::Leased;
-use super::leased_part::LeasedPart;
+use super::leased_part::{FOUND_MS, LeasedPart};
 use crate::store::{BucketGrant, Request};
 
 /// The buckets that a prepared call takes from, with the amounts. An entity may get another parent,
@@ -22,9 +22,6 @@ pub(super) struct Found {
     pub(super) changes: u32,
 }
 
-/// The time between comparisons with the known data, in milliseconds. If the data is unknown, the
-/// old result serves for another 500 ms while a task reads it.
-pub(super) const FOUND_MS: i64 = 500;
 /// The most changes that a prepared call follows. Permits refer to earlier results, so each result
 /// is kept. After the last change, the call is resolved each time, as other requests are.
 pub(super) const CHANGES_MAX: u32 = 64;

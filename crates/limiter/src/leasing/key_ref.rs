@@ -1,24 +1,31 @@
 //! Looks a bucket up by borrowed names, without a copy.
 
-use sluicegate_core::{BucketId, Resource};
+use quick_cache::Equivalent;
+use sluicegate_core::BucketId;
 
 /// The parts of a [`BucketId`], borrowed. Its hash equals that of the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct KeyRef<'a> {
     pub(super) entity: &'a str,
-    pub(super) resource: &'a Resource,
+    pub(super) resource: &'a str,
 }
 
 impl<'a> KeyRef<'a> {
     pub(super) fn of(id: &'a BucketId) -> Self {
-        Self { entity: id.entity.as_str(), resource: &id.resource }
+        Self { entity: id.entity.as_str(), resource: id.resource.as_str() }
+    }
+}
+
+impl Equivalent<BucketId> for KeyRef<'_> {
+    fn equivalent(&self, id: &BucketId) -> bool {
+        *self == KeyRef::of(id)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use quick_cache::DefaultHashBuilder;
-    use sluicegate_core::EntityId;
+    use sluicegate_core::{EntityId, Resource};
 
     use super::*;
 

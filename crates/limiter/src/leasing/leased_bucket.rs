@@ -91,7 +91,7 @@ impl LeasedBucket {
     }
 
     pub(super) fn key(&self) -> KeyRef<'_> {
-        KeyRef { entity: self.entity.as_str(), resource: &self.layout.resource }
+        KeyRef { entity: self.entity.as_str(), resource: self.layout.resource.as_str() }
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Option<BucketLedger>> {

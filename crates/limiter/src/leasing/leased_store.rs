@@ -11,7 +11,8 @@ use super::atomic_bucket::{POOL_MAX, TakeResult};
 use super::key_ref::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
-use super::leased_part::{LeasedPart, Taken};
+use super::leased_part::LeasedPart;
+use super::leased_parts::Taken;
 use super::settings::LeaseMode;
 use crate::clock::Clock;
 use crate::cost::Cost;
@@ -303,7 +304,7 @@ impl Store for Leased {
     }
 
     fn acquire_held(&self, request: &Request) -> Option<Grant> {
-        let key = KeyRef { entity: request.entity.as_str(), resource: &request.resource };
+        let key = KeyRef { entity: request.entity.as_str(), resource: request.resource.as_str() };
         self.leaser
             .buckets
             .with(&key, |bucket| bucket.atomic.is_watched())

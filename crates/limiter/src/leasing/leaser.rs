@@ -285,6 +285,7 @@ impl Leaser {
         let unfinished = ledger.unfinished();
         if !matches!(result, Err(AcquireError::Unavailable(_))) {
             unfinished.last_reply_at = Some(Instant::now());
+            turn.bucket.atomic.count_reply();
         }
         unfinished.waiters.serve(&turn.bucket.atomic, self.wait_time(Instant::now()));
         result

@@ -7,10 +7,10 @@ use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
-use super::found::{CHANGES_MAX, FOUND_MS, Found, LookingUp, look_up};
+use super::found::{CHANGES_MAX, Found, LookingUp, look_up};
 use super::key_ref::KeyRef;
 use super::leased_bucket::LeasedBucket;
-use super::leased_part::LeasedPart;
+use super::leased_part::{FOUND_MS, LeasedPart};
 use super::leaser::Leaser;
 use super::prepared_permit::{PreparedPermit, PreparedRequest, Source};
 use crate::error::{AcquireError, InvalidRequest};
@@ -113,7 +113,8 @@ impl Prepared {
         if is_current { Some(found) } else { self.find_again(found, now_ms) }
     }
 
-    /// Compares the last result with the known data. Has unknown data looked up in the background.
+    /// Compares the last result with the known data. Has unknown data looked up in the background;
+    /// meanwhile the last result serves for another half second.
     #[cold]
     fn find_again<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<&'a Found> {
         let Some(parts) = self.of.leased.known_parts(&self.of.request) else {
@@ -175,7 +176,7 @@ impl Prepared {
         if permit.is_none()
             && let Some((first, others)) = found.parts.split_first()
         {
-            let key = KeyRef { entity, resource: &self.of.request.resource };
+            let key = KeyRef { entity, resource: self.of.request.resource.as_str() };
             _ = self.leaser().buckets.with(&key, |bucket| self.lease_soon(bucket, first));
             others.iter().for_each(|part| self.lease_soon(&part.bucket, part));
         }
@@ -206,7 +207,7 @@ impl Prepared {
     ) -> Option<PreparedPermit<'a>> {
         let (first, others) = found.parts.split_first()?;
         let leaser = self.leaser();
-        let key = KeyRef { entity, resource: &self.of.request.resource };
+        let key = KeyRef { entity, resource: self.of.request.resource.as_str() };
         // The amounts are stored by slot, so both buckets need the same slots.
         let is_as_prepared = |bucket: &Arc<LeasedBucket>| bucket.layout == first.bucket.layout;
         let entity = if others.is_empty() {

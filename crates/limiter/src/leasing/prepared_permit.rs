@@ -102,7 +102,7 @@ impl PreparedPermit<'_> {
     fn give_back_of(&self, entity: &EntityId, found: &Found) {
         let PreparedRequest { leased, request, .. } = self.of;
         let first = &found.parts[0];
-        let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
+        let key = KeyRef { entity: entity.as_str(), resource: request.resource.as_str() };
         match leased.leaser.buckets.get(&key) {
             Some(bucket) if bucket.layout == first.bucket.layout => {
                 leased.give_back(first, Some(&bucket));

@@ -30,11 +30,17 @@ pub struct AcquireRequest<L> {
     entity: SmolStr,
     resource: SmolStr,
     amounts: Vec<(SmolStr, i128)>,
+    terms: Terms,
+    wait: Option<Duration>,
+    deadline: Option<Duration>,
+}
+
+/// The limits and the parent that a request names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Terms {
     limits: NamedLimits,
     parent_limits: Option<NamedLimits>,
     cascade: Option<CascadeTo>,
-    wait: Option<Duration>,
-    deadline: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,9 +58,7 @@ impl AcquireRequest<()> {
             entity: SmolStr::new(entity),
             resource: SmolStr::new(resource),
             amounts: Vec::new(),
-            limits: NamedLimits::default(),
-            parent_limits: None,
-            cascade: None,
+            terms: Terms::default(),
             wait: None,
             deadline: None,
         }
@@ -67,9 +71,7 @@ impl AcquireRequest<()> {
             entity: self.entity,
             resource: self.resource,
             amounts: self.amounts,
-            limits: self.limits,
-            parent_limits: self.parent_limits,
-            cascade: self.cascade,
+            terms: self.terms,
             wait: self.wait,
             deadline: self.deadline,
         }
@@ -123,7 +125,7 @@ impl<L> AcquireRequest<L> {
     /// not fit is refused with [`InvalidRequest::BucketFull`]; other limits that do not fit are
     /// left out.
     pub fn limits(mut self, limits: impl IntoLimits) -> Self {
-        limits.add_to(&mut self.limits);
+        limits.add_to(&mut self.terms.limits);
         self
     }
 
@@ -131,20 +133,20 @@ impl<L> AcquireRequest<L> {
     /// [`CascadeMode`](crate::settings::CascadeMode) says. The parent is not asked for a limit that
     /// it does not have.
     pub fn cascade_to(mut self, parent: impl AsRef<str>) -> Self {
-        self.cascade = Some(CascadeTo::Parent(SmolStr::new(parent)));
+        self.terms.cascade = Some(CascadeTo::Parent(SmolStr::new(parent)));
         self
     }
 
     /// Takes from no parent, whatever the entity's record in the table says. The record is not
     /// read.
     pub fn no_cascade(mut self) -> Self {
-        self.cascade = Some(CascadeTo::No);
+        self.terms.cascade = Some(CascadeTo::No);
         self
     }
 
     /// Limits of the parent's bucket, if they differ from the entity's own.
     pub fn parent_limits(mut self, limits: impl IntoLimits) -> Self {
-        limits.add_to(self.parent_limits.get_or_insert_default());
+        limits.add_to(self.terms.parent_limits.get_or_insert_default());
         self
     }
 
@@ -206,11 +208,12 @@ impl AcquireRequest<&Limiter> {
     fn check(self) -> Result<Request, InvalidRequest> {
         let entity = EntityId::try_from(self.entity)?;
         let resource = Resource::try_from(self.resource)?;
-        let limits = self.limits.check(&self.limiter.options().limits)?;
+        let terms = self.terms;
+        let limits = terms.limits.check(&self.limiter.options().limits)?;
         let none = LimitSet::default();
         let parent_limits =
-            self.parent_limits.as_ref().map(|named| named.check(&none)).transpose()?;
-        let cascade = match self.cascade {
+            terms.parent_limits.as_ref().map(|named| named.check(&none)).transpose()?;
+        let cascade = match terms.cascade {
             // The entity may be the limiter's common parent, which has no parent.
             None => match self.limiter.options().cascade.clone() {
                 Cascade::To(parent) if parent == entity => Cascade::No,
@@ -248,7 +251,7 @@ impl AcquireRequest<&Limiter> {
                 .shadowed(error)
                 .map(|refused| Permit::shadow(limiter, correction_time_max, refused)),
         };
-        count(limiter, &request, &result);
+        count(limiter, &request.resource, &request.amounts, &result);
         result
     }
 }
@@ -258,6 +261,18 @@ impl<'a> AcquireRequest<&'a Limiter> {
     #[cfg(feature = "leasing")]
     pub(crate) const fn limiter(&self) -> &'a Limiter {
         self.limiter
+    }
+
+    /// The amount asked for of each limit, in millitokens, unchecked.
+    #[cfg(feature = "leasing")]
+    pub(crate) fn named_amounts(&self) -> &[(SmolStr, i128)] {
+        &self.amounts
+    }
+
+    /// The limits and the parent that the request names.
+    #[cfg(feature = "leasing")]
+    pub(crate) const fn terms(&self) -> &Terms {
+        &self.terms
     }
 
     /// The deadline that the request set.

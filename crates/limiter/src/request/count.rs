@@ -1,19 +1,23 @@
 //! The outcome of an acquire, as metrics name it.
 
-use sluicegate_core::LimitName;
+use sluicegate_core::{Amounts, LimitName, Resource};
 
 use crate::error::AcquireError;
 use crate::limiter::Limiter;
 use crate::metered::OutcomeLabel;
 use crate::permit::Permit;
-use crate::store::Request;
 
 /// Counts the result of a checked request.
-pub(crate) fn count(limiter: &Limiter, request: &Request, result: &Result<Permit, AcquireError>) {
+pub(crate) fn count(
+    limiter: &Limiter,
+    resource: &Resource,
+    amounts: &Amounts,
+    result: &Result<Permit, AcquireError>,
+) {
     let near = result.as_ref().map(Permit::near_limits).unwrap_or_default();
     let outcomes =
-        request.amounts.keys().map(|limit| (limit, outcome(result, limit), near.contains(&limit)));
-    limiter.metered().acquired(&request.resource, outcomes);
+        amounts.keys().map(|limit| (limit, outcome(result, limit), near.contains(&limit)));
+    limiter.metered().acquired(resource, outcomes);
 }
 
 /// The outcome of a request for one of its limits.

@@ -7,6 +7,8 @@ mod count;
 mod peek;
 
 pub use self::acquire::AcquireRequest;
+#[cfg(feature = "leasing")]
+pub(crate) use self::acquire::Terms;
 pub use self::adjust::AdjustRequest;
 #[cfg(feature = "leasing")]
 pub(crate) use self::attempt::{attempt, wait_for};

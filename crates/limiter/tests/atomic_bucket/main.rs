@@ -4,7 +4,7 @@
 /// The atomics of the model in the place of the real ones.
 mod sync {
     pub(super) use loom::sync::atomic::{
-        AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence,
+        AtomicBool, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering, fence,
     };
 }
 

@@ -159,6 +159,43 @@ async fn every_listed_metric_is_reported_and_no_other() {
     assert_eq!(reported, listed);
 }
 
+/// They count as others do, also when their buckets are remembered.
+#[tokio::test(start_paused = true)]
+async fn requests_by_names_are_counted() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let limiter = Limiter::builder(MemoryStore::new()).leasing(LeaseSettings::default()).build();
+    let limits = [Limit::per_hour("rph", 100_000), Limit::per_hour("tph", 100_000)];
+    let request = || {
+        let request = limiter.acquire("u", "api").limits(limits.clone()).no_cascade();
+        request.consume("rph", 7).consume("tph", 1)
+    };
+    let (mut granted, mut held, mut near) = (0.0, 0.0, 0.0);
+    loop {
+        let permit = match request().try_acquire().unwrap() {
+            Some(permit) => {
+                held += 1.0;
+                permit
+            }
+            None => match request().await {
+                Ok(permit) => permit,
+                Err(_) => break,
+            },
+        };
+        granted += 1.0;
+        near += f64::from(u8::from(permit.is_near_limit()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let values = values(&snapshotter);
+    let counted = |limit: &str| {
+        values[&format!("sluicegate_acquires_total{{resource=api,limit={limit},outcome=granted}}")]
+    };
+    assert!(held > granted / 2.0 && near > 10.0, "{held} of {granted}, {near} near");
+    assert_eq!([counted("rph"), counted("tph")], [granted, granted]);
+    assert_eq!(values["sluicegate_near_limit_total{resource=api,limit=rph}"], near);
+}
+
 #[tokio::test]
 async fn labels_are_bounded() {
     let recorder = DebuggingRecorder::new();

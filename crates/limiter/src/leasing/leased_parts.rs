@@ -1,0 +1,107 @@
+//! The buckets of a request that leases: finds them, takes from all of them or none, and gives back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use sluicegate_core::{Amounts, BucketId, Configuration, LimitName};
+
+use super::interner::BucketLayout;
+use super::leased::Leased;
+use super::leased_bucket::LeasedBucket;
+use super::leased_part::LeasedPart;
+use crate::error::AcquireError;
+use crate::store::{BucketGrant, Request};
+
+/// The tokens taken for a request that is not granted yet. Dropping it gives them back, also when the
+/// caller stops waiting.
+pub(super) struct Taken<'a> {
+    pub(super) from: &'a Leased,
+    pub(super) parts: &'a [LeasedPart],
+}
+
+impl Taken<'_> {
+    /// Keeps the tokens taken: the request is granted.
+    pub(super) fn keep(mut self) {
+        self.parts = &[];
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.parts.iter().for_each(|taken| self.from.give_back(taken, None));
+    }
+}
+
+impl Leased {
+    /// Finds the bucket, or adds one with a slot for each of its limits and of the requested limits.
+    pub(super) fn bucket(
+        &self,
+        id: &BucketId,
+        configuration: &Configuration,
+        amounts: &Amounts,
+    ) -> Arc<LeasedBucket> {
+        self.leaser.buckets.get_or_insert(id, || {
+            let mut limits: Vec<LimitName> = configuration.rules().into_keys().collect();
+            limits.extend(amounts.keys().cloned());
+            limits.sort();
+            limits.dedup();
+            let layout = BucketLayout { resource: id.resource.clone(), limits };
+            LeasedBucket::new(id.entity.clone(), self.leaser.interner.shared(layout))
+        })
+    }
+
+    /// One bucket of a request; `None`: some limit cannot be leased.
+    pub(super) fn part_of(&self, grant: BucketGrant) -> Option<LeasedPart> {
+        let bucket = self.bucket(&grant.bucket, &grant.configuration, &grant.amounts);
+        let demands = bucket.demands(&grant.amounts)?;
+        Some(LeasedPart { grant, bucket, demands })
+    }
+
+    /// The buckets of a request; `None`: some of it cannot be leased.
+    pub(super) async fn parts_of(
+        &self,
+        request: &Request,
+        deadline: Duration,
+    ) -> Result<Option<Vec<LeasedPart>>, AcquireError> {
+        let grants = self.leaser.store.parts(request, deadline, &self.leaser.clock).await?;
+        Ok(grants.and_then(|grants| grants.into_iter().map(|grant| self.part_of(grant)).collect()))
+    }
+
+    /// The buckets of a request; empty if some of it cannot be leased. `None`: they are not known
+    /// without a call.
+    pub(super) fn known_parts(&self, request: &Request) -> Option<Vec<LeasedPart>> {
+        let parts = self.parts_of(request, Duration::ZERO).now_or_never()?.ok()?;
+        Some(parts.unwrap_or_default())
+    }
+
+    /// Gives the tokens back, to the bucket `instead` if there is one.
+    pub(super) fn give_back(&self, part: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
+        let bucket = instead.unwrap_or(&part.bucket);
+        self.leaser.put_back(bucket, &part.demands, &part.grant.configuration);
+    }
+
+    /// Gives back the tokens of one bucket.
+    pub(super) fn give_back_part(&self, grant: BucketGrant) {
+        if let Some(part) = self.part_of(grant) {
+            self.give_back(&part, None);
+        }
+    }
+
+    /// Takes held tokens from every bucket, or from none. `first` replaces the first bucket.
+    pub(super) fn take_held(
+        &self,
+        parts: &[LeasedPart],
+        first: Option<&Arc<LeasedBucket>>,
+    ) -> bool {
+        let now_ms = self.leaser.now_coarse_ms();
+        let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&parts[n].bucket);
+        for (n, part) in parts.iter().enumerate() {
+            if !part.take_from(bucket(n), &self.leaser, now_ms) {
+                (0..n).for_each(|taken| self.give_back(&parts[taken], Some(bucket(taken))));
+                return false;
+            }
+        }
+        true
+    }
+}
