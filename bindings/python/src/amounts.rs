@@ -12,7 +12,7 @@ use crate::errors::{InvalidRequestError, invalid};
 /// Adds amounts by limit to a request: tokens, or money in the currency's unit. Zeros are left out.
 ///
 /// # Errors
-/// As for [`read`].
+/// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping.
 pub(crate) fn consume(
     request: AcquireRequest<()>,
     given: &Bound<'_, PyAny>,
@@ -23,8 +23,8 @@ pub(crate) fn consume(
     }
 }
 
-/// Adds whole numbers in a `dict`, as most amounts are, without a map or a text of each. `None`: some
-/// amount is something else, or not valid.
+/// Adds the amounts of a `dict` of whole numbers, the usual case. Builds no map and formats no number.
+/// `None`: some amount is something else, or not valid.
 fn consume_whole(
     mut request: AcquireRequest<()>,
     given: &Bound<'_, PyAny>,

@@ -122,7 +122,7 @@ impl<'a> CallContext<'a> {
     }
 
     /// The error of a call that ends with this error of the table.
-    pub(crate) fn end(&mut self, table_error: TableError) -> AcquireError {
+    pub(crate) fn fail_with(&mut self, table_error: TableError) -> AcquireError {
         self.table_error = Some(table_error);
         self.given_up()
     }

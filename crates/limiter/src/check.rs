@@ -22,7 +22,7 @@ pub(crate) fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
 }
 
 /// The amount requested of each limit, each named once; `is_allowed` says which amounts are valid.
-pub(crate) fn amounts(
+pub(crate) fn checked_amounts(
     asked: &[(SmolStr, i128)],
     is_allowed: fn(Millitokens) -> bool,
 ) -> Result<Amounts, InvalidRequest> {

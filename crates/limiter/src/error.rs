@@ -170,7 +170,7 @@ pub enum InvalidRequest {
     Empty,
     /// An amount is zero or too large, or negative in an acquire.
     #[error(
-        "{limit}={}: give an amount that is not zero, at most {}, and negative only in a correction",
+        "{limit}={}: give more than zero and at most {}; only a correction may be negative",
         AmountOf::new(limit.as_str(), *milli).plain(),
         AmountOf::new(limit.as_str(), Millitokens::MAX.into()).plain()
     )]

@@ -40,11 +40,8 @@ pub trait LeaseCalls: Store {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>>;
 
-    /// How often this process changed stored limits or parents through the store. A store without
-    /// them has no changes.
-    fn own_changes(&self) -> u64 {
-        0
-    }
+    /// How often this process changed stored limits or parents through this store.
+    fn own_changes(&self) -> u64;
 
     /// The current limits of a bucket. Limits that came with a request stay as they are; stored
     /// limits, if there were some, are looked up. Remembered data is not read again.

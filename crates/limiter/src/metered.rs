@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use metrics::{Counter, counter, gauge, histogram};
@@ -75,6 +75,8 @@ impl OfLimit {
 #[derive(Default)]
 pub(crate) struct Metered {
     pairs: RwLock<HashMap<(Resource, LimitName), OfLimit, DefaultHashBuilder>>,
+    /// Those of all further pairs.
+    other: OnceLock<OfLimit>,
 }
 
 impl Metered {
@@ -98,20 +100,24 @@ impl Metered {
         }
     }
 
-    /// The counter of granted requests for a limit that was counted before.
+    /// The counter of the grants of a pair that was counted before; that of `other` for a pair that
+    /// has no label.
     #[cfg(feature = "leasing")]
-    pub(crate) fn granted(&self, resource: &Resource, limit: &LimitName) -> Counter {
+    pub(crate) fn granted_counter(&self, resource: &Resource, limit: &LimitName) -> Counter {
         let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
-        let of = |counters: &OfLimit| counters.outcomes[OutcomeLabel::Granted as usize].clone();
-        let known = pairs.get(&(resource.clone(), limit.clone())).map(of);
-        known.unwrap_or_else(|| of(&OfLimit::new(OTHER, OTHER)))
+        let counters = pairs.get(&(resource.clone(), limit.clone()));
+        counters.unwrap_or_else(|| self.other()).outcomes[OutcomeLabel::Granted as usize].clone()
+    }
+
+    fn other(&self) -> &OfLimit {
+        self.other.get_or_init(|| OfLimit::new(OTHER, OTHER))
     }
 
     /// Counts the first outcome of a pair.
     fn first(&self, pair: (Resource, LimitName), outcome: OutcomeLabel, is_near: bool) {
         let mut pairs = self.pairs.write().unwrap_or_else(PoisonError::into_inner);
         if pairs.len() >= PAIRS_MAX && !pairs.contains_key(&pair) {
-            return OfLimit::new(OTHER, OTHER).count(outcome, is_near);
+            return self.other().count(outcome, is_near);
         }
         let (resource, limit) = &pair;
         let new = OfLimit::new(resource.as_str(), limit.as_str());

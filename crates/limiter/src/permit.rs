@@ -2,7 +2,7 @@
 
 mod correct;
 mod correction_log;
-mod parts;
+mod lazy_grants;
 mod summary;
 
 use std::sync::{Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use sluicegate_core::{Amounts, BucketId, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
 
 use self::correction_log::{CorrectionChange, CorrectionLog};
-pub(crate) use self::parts::Parts;
+pub(crate) use self::lazy_grants::LazyGrants;
 pub use self::summary::Remaining;
 use crate::check::amount;
 use crate::cost::Cost;
@@ -42,9 +42,14 @@ impl Balance<'_> {
         self.corrected(self.stored.min(self.rule.burst()))
     }
 
-    /// True if so many tokens are at most this share of the burst.
-    fn is_within(&self, share: f64, tokens: Millitokens) -> bool {
-        summary::share(tokens, self.rule.burst()) <= share
+    /// True if at most `near_share` of the burst was left at the last refill.
+    fn was_near(&self, near_share: f64) -> bool {
+        summary::share(self.without_refill(), self.rule.burst()) <= near_share
+    }
+
+    /// True if at most `near_share` of the burst is left now.
+    fn is_near(&self, near_share: f64, now: EpochMillis) -> bool {
+        summary::share(self.at(now), self.rule.burst()) <= near_share
     }
 
     /// The balance after the corrections. They are subtracted from `tokens`, which is capped at the
@@ -61,7 +66,7 @@ impl Balance<'_> {
 pub struct Permit {
     limiter: Limiter,
     deadline: Duration,
-    parts: Parts,
+    parts: LazyGrants,
     /// One log per part, from the first correction on.
     logs: Mutex<Vec<CorrectionLog>>,
     shadowed: Option<LimitExceeded>,
@@ -75,15 +80,21 @@ impl Permit {
         Self { cost, ..Self::uncorrected(limiter, deadline, parts.into()) }
     }
 
+    /// A permit of tokens that this process held.
+    #[cfg(feature = "leasing")]
+    pub(crate) fn held(limiter: &Limiter, deadline: Duration, parts: LazyGrants) -> Self {
+        Self::uncorrected(limiter, deadline, parts)
+    }
+
     /// A permit that is not corrected yet, and has cost nothing.
-    pub(crate) fn uncorrected(limiter: &Limiter, deadline: Duration, parts: Parts) -> Self {
+    fn uncorrected(limiter: &Limiter, deadline: Duration, parts: LazyGrants) -> Self {
         let cost = Cost::default();
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }
 
     pub(crate) fn shadow(limiter: &Limiter, deadline: Duration, exceeded: LimitExceeded) -> Self {
-        Self { shadowed: Some(exceeded), ..Self::uncorrected(limiter, deadline, Parts::default()) }
+        Self { shadowed: Some(exceeded), ..Self::uncorrected(limiter, deadline, Vec::new().into()) }
     }
 
     pub(crate) fn degraded_by(
@@ -287,12 +298,10 @@ impl Permit {
     /// The limits of the request that are nearly used up, in any bucket.
     pub(crate) fn near_limits(&self) -> Vec<&LimitName> {
         let near_share = self.limiter.options().near_share;
+        // Most balances are high enough even without their refill, which costs a clock reading and
+        // divisions.
         let is_near = |balance: &Balance<'_>| {
-            // Most balances are high enough even without their refill, which costs a clock reading
-            // and divisions.
-            let now = || self.limiter.clock().now();
-            balance.is_within(near_share, balance.without_refill())
-                && balance.is_within(near_share, balance.at(now()))
+            balance.was_near(near_share) && balance.is_near(near_share, self.limiter.clock().now())
         };
         let logs = lock(&self.logs);
         self.balances(&logs).filter(is_near).map(|balance| balance.limit).collect()
@@ -302,9 +311,7 @@ impl Permit {
     #[cfg(feature = "leasing")]
     pub(crate) fn may_be_near_limit(&self) -> bool {
         let near_share = self.limiter.options().near_share;
-        let is_near =
-            |balance: Balance<'_>| balance.is_within(near_share, balance.without_refill());
-        self.balances(&lock(&self.logs)).any(is_near)
+        self.balances(&lock(&self.logs)).any(|balance| balance.was_near(near_share))
     }
 
     /// The buckets that tokens were taken from: the entity's own first, then its parent's.

@@ -113,7 +113,7 @@ impl Processor {
         // Records behind an uncountable one are written last: when it is in quarantine, and the
         // records before it are counted. Otherwise a watermark could pass a record that is neither
         // counted nor in quarantine. When that record is delivered again, its windows would drop it
-        // as a duplicate, also in a later version that could count it.
+        // as a duplicate, even if a later version of the processor could count it.
         let (behind, unblocked): (Vec<_>, Vec<_>) = batch
             .records
             .into_iter()

@@ -97,7 +97,8 @@ impl WindowWriter<'_> {
                         // ours whose reply was lost may have counted some of the records up to
                         // there. The answer does not tell which, so all are reported as duplicates.
                         _ => result.duplicates.extend(
-                            self.count_up_to(watermark.as_ref())..self.count_up_to(Some(&found)),
+                            self.records_done_at(watermark.as_ref())
+                                ..self.records_done_at(Some(&found)),
                         ),
                     }
                     watermark = Some(found);
@@ -128,7 +129,7 @@ impl WindowWriter<'_> {
         watermark: Option<&SequenceNumber>,
         update: &WindowUpdate,
     ) -> (WriteAnswer, SentWrite) {
-        match self.count(watermark, update).await {
+        match self.send_update(watermark, update).await {
             WriteAnswer::Failed(WriteError::Invalid(reason)) => {
                 self.quarantine_first_records(watermark, update, &reason).await
             }
@@ -141,7 +142,7 @@ impl WindowWriter<'_> {
 
     /// The number of records of the group that a window with this watermark is done with: it
     /// counted them, or the quarantine has them.
-    fn count_up_to(self, watermark: Option<&SequenceNumber>) -> usize {
+    fn records_done_at(self, watermark: Option<&SequenceNumber>) -> usize {
         self.group.records().len() - self.group.pending(watermark).len()
     }
 
@@ -149,9 +150,13 @@ impl WindowWriter<'_> {
         self.settings.retention.expiry_s(self.group.window().end_s(), self.now_s)
     }
 
-    /// Adds an update to the window. If alerts are on, it also stores the amounts of the limits of
+    /// Sends an update, which adds usage to the window. If alerts are on, it also stores the amounts of the limits of
     /// the window's calendar, and returns the window.
-    async fn count(self, watermark: Option<&SequenceNumber>, update: &WindowUpdate) -> WriteAnswer {
+    async fn send_update(
+        self,
+        watermark: Option<&SequenceNumber>,
+        update: &WindowUpdate,
+    ) -> WriteAnswer {
         let (amounts, returned) = match self.settings.alerts {
             Switch::Off => (BTreeMap::new(), ReturnValue::None),
             Switch::On => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::error::InvalidRequest;
 use sluicegate::leasing::Accounting;
-use sluicegate::types::EntityRecord;
+use sluicegate::types::{EntityRecord, LimitsScope};
 use sluicegate::{
     AcquireError, CompositeStore, EntityId, LeaseMode, LeaseSettings, Limit, LimitSet, Limiter,
     TestClock,
@@ -60,37 +60,46 @@ async fn held_tokens_are_taken_without_waiting() {
     assert_eq!(error.unwrap_err(), InvalidRequest::NotLeasing);
 }
 
+/// The limits of a request, its parent, and its amounts.
+type Form = (usize, Option<&'static str>, &'static [(&'static str, i64)]);
+
 /// Requests of one entity that differ in amounts, limits or parent, or are not valid, are told apart.
 #[tokio::test(start_paused = true)]
 async fn requests_by_names_of_one_entity_are_told_apart() {
     let table = Counted::new(1);
     let limiter = strict(&table);
-    let limits = LimitSet::new(["rps", "tps"].map(|name| Limit::per_minute(name, 60_000))).unwrap();
-    let request = |parent: &str, amounts: &[(&str, i64)]| {
-        let request = limiter.acquire("u0", "r").limits(&limits);
-        let request =
-            if parent.is_empty() { request.no_cascade() } else { request.cascade_to(parent) };
+    let rules = [60_000, 30_000]
+        .map(|rpm| LimitSet::new(["rps", "tps"].map(|name| Limit::per_minute(name, rpm))).unwrap());
+    let request = |rule: usize, parent: Option<&str>, amounts: &[(&str, i64)]| {
+        let request = limiter.acquire("u0", "r").limits(&rules[rule]);
+        let request = match parent {
+            Some(parent) => request.cascade_to(parent),
+            None => request.no_cascade(),
+        };
         amounts.iter().fold(request, |request, (limit, tokens)| request.consume(limit, *tokens))
     };
-    let given: [(&str, &[(&str, i64)]); 5] = [
-        ("", &[("rps", 1), ("tps", 5)]),
-        ("", &[("tps", 2), ("rps", 3)]),
-        ("", &[("rps", 1)]),
-        ("team", &[("rps", 2)]),
-        ("", &[("tps", 4)]),
+    let forms: [Form; 6] = [
+        (0, None, &[("rps", 1), ("tps", 5)]),
+        (0, None, &[("tps", 2), ("rps", 3)]),
+        (0, None, &[("rps", 1)]),
+        (0, Some("team"), &[("rps", 2)]),
+        (0, None, &[("tps", 4)]),
+        (1, Some("team"), &[("tps", 4)]),
     ];
     let mut taken = HashMap::new();
     let mut held = 0;
-    for n in 0..500 {
+    for n in 0..600 {
         // Each form several times in a row.
-        let (parent, amounts) = given[n / 4 % given.len()];
-        let permit = match request(parent, amounts).try_acquire().unwrap() {
+        let (rule, parent, amounts) = forms[n / 4 % forms.len()];
+        let permit = match request(rule, parent, amounts).try_acquire().unwrap() {
             Some(permit) => {
                 held += 1;
                 permit
             }
-            None => request(parent, amounts).await.unwrap(),
+            None => request(rule, parent, amounts).await.unwrap(),
         };
+        let buckets: Vec<_> = permit.buckets().map(|bucket| bucket.entity.as_str()).collect();
+        assert!(buckets.into_iter().eq(std::iter::once("u0").chain(parent)));
         if n % 5 == 0 {
             permit.release().await.unwrap();
         } else {
@@ -98,38 +107,71 @@ async fn requests_by_names_of_one_entity_are_told_apart() {
             if more > 0 {
                 permit.adjust(amounts[0].0, more).await.unwrap();
             }
-            for entity in ["u0", parent] {
+            for entity in std::iter::once("u0").chain(parent) {
                 for (limit, tokens) in amounts.iter().chain([&(amounts[0].0, more)]) {
                     *taken.entry((entity, *limit)).or_insert(0) += i128::from(*tokens);
                 }
             }
         }
-        for invalid in [&[("rps", 1), ("rps", 1)][..], &[("rps", 0), ("tps", 1)], &[("rps", -1)]] {
-            request("", invalid).try_acquire().unwrap_err();
+        let twice = request(0, None, &[("rps", 1), ("rps", 1)]).try_acquire();
+        assert!(matches!(twice, Err(InvalidRequest::DuplicateLimit(_))), "{twice:?}");
+        for amount in [0, -1] {
+            let invalid = request(0, None, &[("rps", amount), ("tps", 1)]).try_acquire();
+            assert!(matches!(invalid, Err(InvalidRequest::Amount { .. })), "{invalid:?}");
         }
-        assert!(request("", &[("xps", 1)]).try_acquire().unwrap().is_none());
+        assert!(request(0, None, &[("xps", 1)]).try_acquire().unwrap().is_none());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert!(held > 400, "{held}");
+    assert!(held > 500, "{held}");
     assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
-    for (entity, limit) in [("u0", "rps"), ("u0", "tps"), ("team", "rps")] {
+    for (entity, limit) in [("u0", "rps"), ("u0", "tps"), ("team", "rps"), ("team", "tps")] {
         let stored = table.memory().image(&bucket(entity, "r")).await.unwrap();
         let consumed = stored.limits[&name(limit)].consumed.get() / 1_000;
         assert_eq!(consumed, taken[&(entity, limit)], "{limit} of {entity}");
     }
 }
 
-/// The store is not asked, so only a change that this process made can be followed at once.
+/// A remembered request keeps nothing of its bucket: after a pause, another limit can be leased.
+#[tokio::test(start_paused = true)]
+async fn an_idle_bucket_is_forgotten_although_its_request_is_remembered() {
+    let table = Counted::new(1);
+    let limiter = strict(&table);
+    let limits = LimitSet::new(["rps", "tps"].map(|name| Limit::per_minute(name, 60_000))).unwrap();
+    let mut decided = 0;
+    for asked in [&["rps"][..], &["rps", "tps"]] {
+        let request = || {
+            let request = limiter.acquire("u0", "r").limits(&limits).no_cascade();
+            asked.iter().fold(request, |request, limit| request.consume(limit, 1))
+        };
+        let mut held = 0;
+        for _ in 0..100 {
+            match request().try_acquire().unwrap() {
+                Some(_) => held += 1,
+                None => drop(request().await.unwrap()),
+            }
+            decided += 1;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(held > 80, "{asked:?}: {held}");
+        tokio::time::sleep(5 * SECOND).await;
+        assert_eq!(limiter.leased().unwrap().held_keys(), 0);
+    }
+    assert_eq!(limiter.leased().unwrap().decisions(), decided);
+}
+
+/// `try_acquire` does not ask the store, so it follows only this process's own changes at once.
 #[tokio::test]
-async fn held_tokens_follow_this_processs_own_changes_at_once() {
+async fn held_tokens_follow_own_changes_at_once() {
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     let table = DynamoTable::new(engine.client(), engine.create_table().await);
     let clock = TestClock::at(at(T0));
     let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
-    let limiter = patient(
-        Limiter::builder(CompositeStore::with_table(table)).clock(clock.clone()).leasing(settings),
-    );
-    let request = || limiter.acquire("u0", "r").consume("rps", 1).limits(ample());
+    let limiter = Limiter::builder(CompositeStore::with_table(table)).clock(clock.clone());
+    let limiter = patient(limiter.leasing(settings));
+    let [entity, parent] = ["u0", "team"].map(|entity| EntityId::new(entity).unwrap());
+    let scope = LimitsScope::Entity(entity.clone());
+    limiter.set_limits(&scope, &ample()).await.unwrap();
+    let request = || limiter.acquire("u0", "r").consume("rps", 1);
     let take = async || loop {
         if let Some(permit) = request().try_acquire().unwrap() {
             break permit;
@@ -137,14 +179,20 @@ async fn held_tokens_follow_this_processs_own_changes_at_once() {
         request().await.unwrap();
         clock.advance(Duration::from_millis(1));
     };
-    assert_eq!([take().await, take().await].map(|permit| permit.buckets().count()), [1, 1]);
-    let [entity, parent] = ["u0", "team"].map(|entity| EntityId::new(entity).unwrap());
+    let take_twice = async || [take().await, take().await].map(|permit| permit.buckets().count());
+    assert_eq!(take_twice().await, [1, 1]);
+
     let record = EntityRecord { entity: entity.clone(), parent: Some(parent), cascade: true };
     limiter.put_entity(&record).await.unwrap();
+    assert_eq!(take_twice().await, [1, 1], "the parent has no limits yet");
+    let scope = LimitsScope::Entity(record.parent.clone().unwrap());
+    limiter.set_limits(&scope, &ample()).await.unwrap();
     assert!(request().try_acquire().unwrap().is_none(), "nothing is held of the parent");
-    assert_eq!([take().await, take().await].map(|permit| permit.buckets().count()), [2, 2]);
+    assert_eq!(take_twice().await, [2, 2]);
     limiter.delete_entity(&entity).await.unwrap();
-    assert_eq!(request().try_acquire().unwrap().unwrap().buckets().count(), 1);
+    assert_eq!(take_twice().await, [1, 1]);
+    limiter.put_entity(&record).await.unwrap();
+    assert_eq!(take_twice().await, [2, 2]);
     assert!(limiter.shutdown(DEADLINE).await.unsettled.is_empty());
     engine.stop().await;
 }

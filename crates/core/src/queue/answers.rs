@@ -39,7 +39,7 @@ impl<W> WriteQueue<W> {
                 if let Some(shared) = &mut self.shared {
                     shared.has_looked = true;
                 }
-                self.resolve_lost_write();
+                self.finish_if_shown();
                 self.resolve_unacked();
                 self.refuse(|queue, member| queue.refusal_if_passed_over(member, now));
             }
@@ -141,7 +141,7 @@ impl<W> WriteQueue<W> {
             self.take_image(*index, image, now, true);
         }
         self.shared = Some(shared);
-        self.resolve_lost_write();
+        self.finish_if_shown();
         if let Some(mut shared) = self.shared.take() {
             self.outruns_in_a_row += 1;
             self.requests_max =
@@ -201,21 +201,21 @@ impl<W> WriteQueue<W> {
         path: Option<WritePath>,
         now: EpochMillis,
     ) {
-        let any_takes_more = shared.members.iter().any(|member| member.takes_more());
-        self.counts.forced += u32::from(shared.is_forced && any_takes_more);
+        let any_corrects_upwards = shared.members.iter().any(|member| member.corrects_upwards());
+        self.counts.forced += u32::from(shared.is_forced && any_corrects_upwards);
         // A claim has set the expiry for all that it takes, so no read is needed after it.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Claim) && !is_authoritative;
         let expires_too_early = |image| extend(image, now).is_some();
-        let may_expire_early =
-            any_takes_more && (must_look || self.buckets[0].image().is_some_and(expires_too_early));
-        let mut held_back = Vec::new();
+        let may_expire_early = any_corrects_upwards
+            && (must_look || self.buckets[0].image().is_some_and(expires_too_early));
+        let mut must_extend = Vec::new();
         for mut member in shared.members {
             let done = member.done(path, self.images(), shared.is_forced);
             match (member.waiter.take(), member.request.purpose.clone()) {
-                (Some(waiter), _) if may_expire_early && member.takes_more() => {
-                    held_back.push((member.request.id, waiter, done));
+                (Some(waiter), _) if may_expire_early && member.corrects_upwards() => {
+                    must_extend.push((member.request.id, waiter, done));
                 }
                 (Some(waiter), _) => self.resolved.push((waiter, Outcome::Done(done))),
                 (None, Purpose::Acquire) => {
@@ -228,7 +228,7 @@ impl<W> WriteQueue<W> {
             }
         }
         if may_expire_early {
-            self.extend_expiry_for(held_back, must_look);
+            self.extend_expiry_for(must_extend, must_look);
         }
     }
 

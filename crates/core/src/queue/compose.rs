@@ -25,12 +25,13 @@ impl<W> WriteQueue<W> {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
-        // The items may have other limits by now, or may have been deleted: then the draft cannot
-        // be one write any more.
+        // The draft can no longer be written as it is in two cases. It corrects and takes for
+        // acquires, and an item got other limits meanwhile (see `item_follows`). Or an item was
+        // deleted, and the draft has no limits to make it anew.
         let lacks_limits = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
             bucket.image().is_none() && drafted.configuration.is_none()
         };
-        if shared.draft.is_mixed() && !self.items_follow(&shared.draft)
+        if shared.draft.corrects_and_acquires() && !self.items_have_limits_of(&shared.draft)
             || self.buckets.iter().zip(&shared.draft.buckets).any(lacks_limits)
         {
             self.give_up_write();
@@ -87,7 +88,7 @@ impl<W> WriteQueue<W> {
                     members.push(member);
                     continue;
                 }
-                Placement::Out(outcome) => {
+                Placement::Resolved(outcome) => {
                     self.resolve(member, outcome);
                     continue;
                 }

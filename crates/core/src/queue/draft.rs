@@ -40,7 +40,7 @@ pub(super) struct Draft {
     pub(super) acquires: bool,
     pub(super) corrects: bool,
     /// True if a correction takes more tokens.
-    pub(super) takes_more: bool,
+    pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
     /// range. In a bucket that has filled up since the last claim, such a debit may have no effect:
     /// it makes room for refill that the full bucket has lost already, and the next claim adds that
@@ -50,7 +50,7 @@ pub(super) struct Draft {
 
 impl Draft {
     /// True if it corrects and takes for acquires in one write.
-    pub(super) const fn is_mixed(&self) -> bool {
+    pub(super) const fn corrects_and_acquires(&self) -> bool {
         self.acquires && self.corrects
     }
 }
@@ -138,7 +138,7 @@ impl BucketDraft {
             }
             return plan;
         };
-        if draft.is_forced || !draft.acquires && !draft.takes_more {
+        if draft.is_forced || !draft.acquires && !draft.corrects_upwards {
             let taken = net(self.taken.clone(), &self.returned);
             let amounts = within_range(image, net(taken, &self.credited));
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);

@@ -66,7 +66,7 @@ impl<W> WriteQueue<W> {
     /// only waits until the item's expiry is extended, its caller leaves with the result.
     pub fn leave(&mut self, id: &RequestId) -> (StateOnLeave, Option<W>) {
         if let Some(extending) = &mut self.extending_expiry
-            && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)
+            && let Some(at) = extending.done.iter().position(|(known, ..)| known == id)
         {
             let (_, waiter, done) = extending.done.swap_remove(at);
             return (StateOnLeave::Done(done), Some(waiter));
@@ -84,7 +84,7 @@ impl<W> WriteQueue<W> {
 
     /// The next action. Not to be asked for while an answer is awaited.
     pub fn next(&mut self, now: EpochMillis, new_id: &mut dyn FnMut() -> RequestId) -> Action {
-        debug_assert!(!self.is_asking(), "one request to the table at a time");
+        debug_assert!(!self.has_call_in_flight(), "one request to the table at a time");
         if self.has_no_caller() {
             return Action::Idle;
         }

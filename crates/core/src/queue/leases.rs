@@ -28,15 +28,15 @@ impl<W> WriteQueue<W> {
         if member.request.may_reread_limits
             && image.is_some_and(|image| configuration.is_behind(image))
         {
-            return Placement::Out(Outcome::OutdatedLimits(0));
+            return Placement::Resolved(Outcome::OutdatedLimits(0));
         }
         if self.is_shown(id) && !self.unusable_ids.contains(id) {
             // The lease took effect, but this queue does not know how much it took.
-            return Placement::Out(Outcome::Ambiguous);
+            return Placement::Resolved(Outcome::Ambiguous);
         }
         let drafted = &draft.buckets[0];
         if draft.acquires
-            || draft.takes_more
+            || draft.corrects_upwards
             || draft.is_forced
             || !may_join(drafted.configuration.as_deref(), configuration)
         {
@@ -66,13 +66,13 @@ impl<W> WriteQueue<W> {
                 Assessment::Unknown(_) | Assessment::NoRoom(_) if !member.seen_since_entry[0] => {
                     Some(Placement::Read)
                 }
-                Assessment::Unknown(limit) => Some(Placement::Out(Outcome::Unknown(limit))),
-                Assessment::NoRoom(limit) => Some(Placement::Out(Outcome::NoRoom(0, limit))),
+                Assessment::Unknown(limit) => Some(Placement::Resolved(Outcome::Unknown(limit))),
+                Assessment::NoRoom(limit) => Some(Placement::Resolved(Outcome::NoRoom(0, limit))),
             };
             match placed {
                 // A lost write of this lease may still happen. The settlement is then written
                 // alone, to fence that write.
-                Some(Placement::Out(_)) if self.is_unacked(id) => leased.clear(),
+                Some(Placement::Resolved(_)) if self.is_unacked(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
             }
@@ -83,7 +83,7 @@ impl<W> WriteQueue<W> {
             false => (terms.returned.clone(), counted),
         };
         if leased.is_empty() && returned.is_empty() {
-            return Placement::Out(Outcome::Done(member.done(None, self.images(), false)));
+            return Placement::Resolved(Outcome::Done(member.done(None, self.images(), false)));
         }
         draft.acquires |= !leased.is_empty();
         draft.corrects |= leased.is_empty();
@@ -104,7 +104,7 @@ impl<W> WriteQueue<W> {
     #[must_use]
     pub fn lease_in_doubt(&self, id: &crate::RequestId) -> Option<Amounts> {
         let shared = self.shared.as_ref();
-        let members = shared.filter(|shared| shared.is_in_doubt || self.is_asking());
+        let members = shared.filter(|shared| shared.is_in_doubt || self.has_call_in_flight());
         let mut members = members.into_iter().flat_map(|shared| &shared.members);
         let member = members.find(|member| member.request.id == *id);
         let in_shared = member.map(|member| member.leased.clone());

@@ -10,7 +10,7 @@ use crate::RequestId;
 impl<W> WriteQueue<W> {
     /// Finishes the shared write if an image shows its id. If no image can show the id any more,
     /// the write becomes unacked, and its requests wait again.
-    pub(super) fn resolve_lost_write(&mut self) {
+    pub(super) fn finish_if_shown(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
             (self.outruns_in_a_row, self.pauses) = (0, 0);
@@ -26,10 +26,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Ends all unacked writes: the write that just happened has fenced them. It succeeded, so
-    /// until then the item remembered none of their ids. So none of them had happened, except one
-    /// whose id the item may have forgotten: that one counts as ambiguous. The fence then put their
-    /// ids into the item. While the item remembers these, none of the unacked writes can happen.
+    /// Ends all unacked writes: the write that just happened has fenced them. A fence succeeds only
+    /// if the item remembers none of their ids. So none of them had happened before it, except one
+    /// whose id the item may have forgotten: that one counts as ambiguous. The fence also put their
+    /// ids into the item, and while these are there none of the unacked writes can happen.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -72,8 +72,9 @@ impl<W> WriteQueue<W> {
             }
             let image = self.buckets[0].image();
             if item_may_have_forgotten(&write.ids_before, image, &write.id) {
-                // The write counts as ambiguous now. It can count as ambiguous a second time only
-                // after the item has forgotten all ids that it has now.
+                // The write counts as ambiguous now, and is kept: it may still happen, so the next
+                // write must fence it. It counts again only after the item has forgotten all ids
+                // that it has now.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 // A lease, or a request that gives back any tokens, ends here: done twice, it would
@@ -109,16 +110,16 @@ impl<W> WriteQueue<W> {
     /// Resolves the requests of a write that happened although its answer was lost.
     pub(super) fn happened(&mut self, write: UnackedWrite) {
         self.unusable_ids.retain(|id| *id != write.id);
-        let mut held_back = Vec::new();
-        let mut any_takes_more = false;
+        let mut finished = Vec::new();
+        let mut any_corrects_upwards = false;
         for request in write.requests {
-            any_takes_more |= request.takes_more();
+            any_corrects_upwards |= request.corrects_upwards();
             let at = self.waiting.iter().position(|member| request.is(&member.request));
             match (at.map(|at| self.waiting.remove(at)), request.purpose) {
                 (Some(mut member), _) => {
                     let done =
                         Done { leased: request.leased, ..member.done(None, self.images(), false) };
-                    held_back.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
+                    finished.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
                 }
                 (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
                 (None, Purpose::Correct | Purpose::Lease(_)) => {
@@ -127,11 +128,11 @@ impl<W> WriteQueue<W> {
                 (None, Purpose::GiveBack) => {}
             }
         }
-        if any_takes_more {
-            self.extend_expiry_for(held_back, false);
+        if any_corrects_upwards {
+            self.extend_expiry_for(finished, false);
         } else {
             self.resolved.extend(
-                held_back.into_iter().map(|(_, waiter, done)| (waiter, Outcome::Done(done))),
+                finished.into_iter().map(|(_, waiter, done)| (waiter, Outcome::Done(done))),
             );
         }
     }
@@ -164,8 +165,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Keeps an id from being used for another write: an item that remembers it would not tell the
-    /// two writes apart.
+    /// Keeps the id of a lost write from being used for another write. If an item remembers it, the
+    /// lost write or a fence has left it there, and it must not stand for the other write.
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
         self.unusable_ids.push(id);
         let surplus = self.unusable_ids.len().saturating_sub(UNUSABLE_IDS_MAX);

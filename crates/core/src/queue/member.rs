@@ -85,7 +85,7 @@ impl<W> Member<W> {
     }
 
     /// True if it is a correction that takes tokens.
-    pub(super) fn takes_more(&self) -> bool {
+    pub(super) fn corrects_upwards(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
         self.request.purpose == Purpose::Correct
             && amounts.any(|amount| *amount > Millitokens::ZERO)
@@ -102,7 +102,7 @@ impl<W> Member<W> {
             images,
             leased: self.leased.clone(),
             dropped: self.dropped.clone(),
-            is_forced: is_forced && self.takes_more(),
+            is_forced: is_forced && self.corrects_upwards(),
             attempts: self.attempts,
         }
     }

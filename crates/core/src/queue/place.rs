@@ -18,7 +18,7 @@ pub(super) enum Placement {
     /// Into a later one, because requests before it take the tokens that it needs.
     PassedOver,
     /// It is resolved.
-    Out(Outcome),
+    Resolved(Outcome),
     /// It cannot be decided from this image.
     Read,
     /// This upkeep of this bucket has to be written first.
@@ -47,7 +47,7 @@ impl<W> WriteQueue<W> {
             let image = bucket.image();
             let is_behind = image.is_some_and(|image| configuration.is_behind(image));
             if member.request.may_reread_limits && is_behind {
-                return Placement::Out(Outcome::OutdatedLimits(index));
+                return Placement::Resolved(Outcome::OutdatedLimits(index));
             }
             let drafted = &draft.buckets[index];
             if !may_join(drafted.configuration.as_deref(), configuration) || draft.is_forced {
@@ -78,8 +78,10 @@ impl<W> WriteQueue<W> {
                 {
                     return Placement::Read;
                 }
-                Assessment::Unknown(limit) => return Placement::Out(Outcome::Unknown(limit)),
-                Assessment::NoRoom(limit) => return Placement::Out(Outcome::NoRoom(index, limit)),
+                Assessment::Unknown(limit) => return Placement::Resolved(Outcome::Unknown(limit)),
+                Assessment::NoRoom(limit) => {
+                    return Placement::Resolved(Outcome::NoRoom(index, limit));
+                }
             }
         }
         for ((drafted, wanted), floors) in
@@ -108,9 +110,9 @@ impl<W> WriteQueue<W> {
 
     fn place_correction(&self, draft: &mut Draft, member: &mut Member<W>) -> Placement {
         member.is_forced |= member.attempts >= ATTEMPTS_BEFORE_FORCED;
-        let is_forced = member.is_forced && member.takes_more();
+        let is_forced = member.is_forced && member.corrects_upwards();
         let mixes = draft.is_forced != is_forced && (draft.acquires || draft.corrects);
-        if mixes && (is_forced || member.takes_more()) {
+        if mixes && (is_forced || member.corrects_upwards()) {
             return Placement::Later;
         }
         let mut corrections = Vec::with_capacity(self.buckets.len());
@@ -124,7 +126,7 @@ impl<W> WriteQueue<W> {
                 && is_usable
                 && image.is_some_and(is_shown)
             {
-                return Placement::Out(Outcome::Done(member.done(None, self.images(), false)));
+                return Placement::Resolved(Outcome::Done(member.done(None, self.images(), false)));
             }
             let has = |limit: &LimitName| match image {
                 Some(image) => image.limits.contains_key(limit),
@@ -150,7 +152,7 @@ impl<W> WriteQueue<W> {
             corrections.push(there);
         }
         if corrections.iter().all(|amounts| amounts.is_empty()) {
-            return Placement::Out(Outcome::Done(member.done(None, self.images(), false)));
+            return Placement::Resolved(Outcome::Done(member.done(None, self.images(), false)));
         }
         let mut drafted = draft.buckets.clone();
         for (index, there) in corrections.iter().enumerate() {
@@ -164,13 +166,13 @@ impl<W> WriteQueue<W> {
         }
         draft.buckets = drafted;
         draft.corrects = true;
-        draft.takes_more |= member.takes_more();
+        draft.corrects_upwards |= member.corrects_upwards();
         draft.is_forced |= is_forced;
         Placement::In
     }
 
     /// True if the items still follow the limits of a draft that corrects and takes.
-    pub(super) fn items_follow(&self, draft: &Draft) -> bool {
+    pub(super) fn items_have_limits_of(&self, draft: &Draft) -> bool {
         self.buckets.iter().zip(&draft.buckets).all(|(bucket, drafted)| {
             drafted
                 .configuration

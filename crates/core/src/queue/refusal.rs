@@ -25,16 +25,19 @@ impl<W> WriteQueue<W> {
         {
             return None;
         }
-        if let Some(Placement::Out(outcome @ Outcome::Refused(_))) = self.obstacle(member, now) {
+        if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) = self.obstacle(member, now)
+        {
             return Some(outcome);
         }
         None
     }
 
-    /// The action to take before this request is placed, or instead. A repair, if a bucket needs
-    /// one before the request can be judged. Otherwise, for a request that is short even without
-    /// the other requests of the draft: reconfigure a bucket, read the buckets, or refuse the
-    /// request. `None`: it is not short, and nothing needs a repair.
+    /// The reason why this request is not placed into the draft, if there is one without the other
+    /// requests of the draft:
+    ///
+    /// - A bucket needs a repair before the request can be judged.
+    /// - The request is short. Then, in this order: a bucket is reconfigured if the request has
+    ///   newer limits; the buckets are read if their images may not refuse; the request is refused.
     pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
         let mut is_short = false;
         let mut images_may_refuse = true;
@@ -69,7 +72,7 @@ impl<W> WriteQueue<W> {
         if !images_may_refuse {
             return Some(Placement::Read);
         }
-        Some(Placement::Out(Outcome::Refused(self.evaluate(member, |_| now))))
+        Some(Placement::Resolved(Outcome::Refused(self.evaluate(member, |_| now))))
     }
 
     fn acquire_of<'a>(&'a self, member: &'a Member<W>, index: usize) -> Acquire<'a> {
@@ -94,12 +97,12 @@ impl<W> WriteQueue<W> {
         member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
-    /// Refuses a request if its write was outrun, and the item has too little after a claim of a
-    /// moment ago. Without this rule every process would write again, to claim a few milliseconds
-    /// of refill.
+    /// Refuses a request if its write was outrun, and the item had too little at its last claim,
+    /// which is recent. Without this rule every process would write again, to claim a few
+    /// milliseconds of refill.
     ///
-    /// The last claim must be younger than the claim interval. If it was made before this request
-    /// came (`started_at`), it must be younger than `refusal_age_max_ms`, too.
+    /// A claim is recent if it is younger than the claim interval. If it was made before this
+    /// request came (`started_at`), it must be younger than `refusal_age_max_ms`, too.
     pub(super) fn refusal_after_outrun(
         &self,
         member: &Member<W>,
@@ -110,7 +113,7 @@ impl<W> WriteQueue<W> {
         }
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
-        let claimed_at = |index: usize| {
+        let recent_claim_at = |index: usize| {
             let image = self.buckets[index].image().filter(|_| member.seen_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
@@ -129,20 +132,21 @@ impl<W> WriteQueue<W> {
             if member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some() {
                 return None;
             }
-            is_short |= claimed_at(index).is_some_and(|at| {
+            is_short |= recent_claim_at(index).is_some_and(|at| {
                 matches!(
                     assess(bucket.image(), acquire, member.lease_return(), at),
                     Assessment::Short(_)
                 )
             });
         }
-        let as_of = |index| claimed_at(index).unwrap_or(now);
+        let as_of = |index| recent_claim_at(index).unwrap_or(now);
         is_short.then(|| self.refusal_as_of(member, as_of, now))
     }
 
     /// Refuses a request that was passed over, if a later answer shows that the requests before it
     /// left too little. Refill since it was passed over counts only if a write has claimed it.
-    /// Otherwise the request would wait in the queue for refill, which its caller did not ask for.
+    /// If later refill counted, too, the request would stay in the queue until enough is refilled,
+    /// and its caller did not ask to wait.
     /// After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,

@@ -29,8 +29,8 @@ pub struct WriteQueue<W> {
     pub(super) unacked: Vec<UnackedWrite>,
     /// Corrections and leases that ended after their callers left, in case they enter again.
     pub(super) ended_without_caller: Vec<(RequestId, Ended)>,
-    /// Ids of lost writes that later writes may have fenced off. If an item remembers such an id,
-    /// the lost write or the fence may have left it there.
+    /// Ids of lost writes. A write gets the id of one of its requests (`launch`), but none of these:
+    /// see [`note_lost_id`](WriteQueue::note_lost_id).
     pub(super) unusable_ids: Vec<RequestId>,
     /// Outrun writes in a row.
     pub(super) outruns_in_a_row: u32,
@@ -82,9 +82,10 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// The ids in the known image of bucket 0 when the first attempt was sent. If that image was
-    /// out of date, the queue assumes too early that the item may have forgotten the write, never
-    /// too late.
+    /// The ids in the known image of bucket 0 when the first attempt was sent. As long as the item
+    /// has one of them, it has not forgotten the write ([`item_may_have_forgotten`]). If the image
+    /// was out of date, the item loses them sooner: the queue then assumes too early that the write
+    /// may be forgotten, never too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
@@ -92,7 +93,8 @@ pub(super) struct SharedWrite<W> {
     /// admitted.
     pub(super) gives_back: bool,
     pub(super) is_forced: bool,
-    /// For each bucket: true if `seen_since_entry` is false for all of the requests.
+    /// For each bucket: true if none of the requests has seen an answer of the table since it
+    /// entered. The image that the write was planned from may then miss other writers' changes.
     pub(super) may_be_outdated: [bool; BUCKETS_MAX],
 }
 
@@ -192,7 +194,7 @@ impl<W> WriteQueue<W> {
 
     /// True if the table was asked and has not answered.
     #[must_use]
-    pub const fn is_asking(&self) -> bool {
+    pub const fn has_call_in_flight(&self) -> bool {
         self.flight.is_some()
     }
 

@@ -53,7 +53,7 @@ impl UnackedRequest {
     }
 
     /// True if it is a correction that takes tokens.
-    pub(super) fn takes_more(&self) -> bool {
+    pub(super) fn corrects_upwards(&self) -> bool {
         let mut amounts = self.buckets.iter().flat_map(|demand| demand.amounts.values());
         self.purpose == Purpose::Correct && amounts.any(|amount| *amount > Millitokens::ZERO)
     }

@@ -106,8 +106,9 @@ impl Model for Protocol {
         for (caller, script) in self.scripts.iter().enumerate() {
             let waits = system.callers[caller].request.is_some();
             if !waits && state.started[caller] < script.len() {
-                let is_asking = system.is_asking(system.callers[caller].process);
-                let is_claimed = if is_asking { &[false] } else { self.is_claimed.as_slice() };
+                let has_call_in_flight = system.has_call_in_flight(system.callers[caller].process);
+                let is_claimed =
+                    if has_call_in_flight { &[false] } else { self.is_claimed.as_slice() };
                 actions.extend(is_claimed.iter().map(|is| Action::Enter(caller, *is)));
             }
             if waits && state.leaves > 0 {

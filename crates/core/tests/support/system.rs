@@ -75,12 +75,12 @@ impl System {
     /// True if a process has something to do and waits for no answer.
     pub(crate) fn is_ready(&self, process: usize) -> bool {
         let queue = &self.processes[process].queue;
-        !queue.has_no_caller() && !queue.is_asking()
+        !queue.has_no_caller() && !queue.has_call_in_flight()
     }
 
     /// True if a process waits for an answer.
-    pub(crate) fn is_asking(&self, process: usize) -> bool {
-        self.processes[process].queue.is_asking()
+    pub(crate) fn has_call_in_flight(&self, process: usize) -> bool {
+        self.processes[process].queue.has_call_in_flight()
     }
 
     /// A request enters the queue of its process.
@@ -122,7 +122,7 @@ impl System {
         if let StateOnLeave::Done(_) = left {
             self.table.held(&request);
         }
-        let is_abandoned = queue.has_no_caller() && queue.is_asking();
+        let is_abandoned = queue.has_no_caller() && queue.has_call_in_flight();
         let flight = self.flights.iter().position(|flight| flight.waiting == Some(index));
         if let (true, Some(flight)) = (is_abandoned, flight) {
             self.time_out(flight);
@@ -139,13 +139,13 @@ impl System {
     fn proceed(&mut self, scenario: &Scenario, index: usize, is_claimed: bool) -> Checked {
         let estimate =
             if is_claimed { ContentionEstimate::CLAIMED } else { ContentionEstimate::QUIET };
-        if !self.is_asking(index) {
+        if !self.has_call_in_flight(index) {
             *self.processes[index].queue.contention(0) = estimate;
         }
         loop {
             self.resolve(index)?;
             let process = &mut self.processes[index];
-            if process.queue.is_asking() {
+            if process.queue.has_call_in_flight() {
                 return Ok(());
             }
             let now = at(self.table.now_ms + process.clock_ms);

@@ -36,7 +36,8 @@ impl<T: Table> CompositeStore<T> {
         }
         self.count_change();
     }
-    /// Tells requests that remember their buckets.
+
+    /// Counts a change, for requests that remember their buckets (ADR 28).
     fn count_change(&self) {
         #[cfg(feature = "leasing")]
         self.own_changes.fetch_add(1, std::sync::atomic::Ordering::Release);

@@ -58,7 +58,7 @@ impl Lane {
                         resolved = &mut entered.receiver => break resolved.ok(),
                         // The leader has stopped. This caller looks for its outcome again, and
                         // leads if no other caller does.
-                        () = self.free.notified() => {}
+                        () = self.leader_stopped.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;
                         }
@@ -70,7 +70,7 @@ impl Lane {
             entered.must_leave = false;
             return Ok(resolved);
         }
-        let is_asking = self.lock().queue.is_asking();
+        let has_call_in_flight = self.lock().queue.has_call_in_flight();
         let (on_leave, cost) = entered.leave();
         // The request may have been resolved just before it left.
         if let Ok(resolved) = entered.receiver.try_recv() {
@@ -78,9 +78,9 @@ impl Lane {
         }
         let state = self.lock();
         // In a pause no call is in flight, so the table is not silent.
-        let is_silent = is_asking && state.replies == replies_before;
+        let is_silent = has_call_in_flight && state.replies == replies_before;
         // If the table is silent, an error that it answered earlier is out of date. `Unreachable`
-        // is not an answer, so it is kept.
+        // is kept, because it says that there was no answer.
         let is_news = |error: &Arc<TableError>| {
             !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
         };

@@ -68,7 +68,7 @@ impl<T: Table> Store for CompositeStore<T> {
             let read = self.table.read(&[ItemKey::SchemaVersion], Consistency::Eventual);
             match context.in_time(read).await {
                 Ok(_) => Ok(()),
-                Err(table_error) => Err(context.end(table_error)),
+                Err(table_error) => Err(context.fail_with(table_error)),
             }
         }
         .boxed()

@@ -40,7 +40,7 @@ pub(crate) struct Lane {
     pub(super) images: Vec<Arc<NewestImage>>,
     pub(super) state: Mutex<LaneState>,
     /// Notified when the leader stops.
-    pub(super) free: Notify,
+    pub(super) leader_stopped: Notify,
 }
 
 pub(super) struct LaneState {
@@ -100,7 +100,7 @@ impl Lane {
             last_event_at: EpochMillis::MIN,
             had_several_waiters: false,
         };
-        Self { buckets, images, state: Mutex::new(state), free: Notify::new() }
+        Self { buckets, images, state: Mutex::new(state), leader_stopped: Notify::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {

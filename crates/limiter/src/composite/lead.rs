@@ -29,7 +29,7 @@ impl Lane {
                 return None;
             }
             // The old leader has the call and may never poll it, so the answer counts as lost.
-            if state.queue.is_asking() {
+            if state.queue.has_call_in_flight() {
                 let last_event_at = state.last_event_at;
                 state.queue.answered(Answer::Lost, last_event_at);
             }
@@ -206,7 +206,7 @@ impl Drop for Leader<'_> {
         Lane::drop_call_for_nobody(&mut state);
         drop(state);
         if !has_no_caller {
-            self.lane.free.notify_one();
+            self.lane.leader_stopped.notify_one();
         }
     }
 }
@@ -215,9 +215,9 @@ fn silence() -> TableReply {
     TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
 }
 
-/// A random pause. Its upper bound doubles with each pause in a row, up to a maximum. If other
-/// writers outran corrections and no caller waits for tokens, the bound is a multiple of the
-/// quickest round trip.
+/// A random pause. Its upper bound doubles with each pause in a row, up to a maximum; this pause is
+/// the first or a later one. If other writers outran corrections and no caller waits for tokens, the
+/// bound is a multiple of the quickest round trip.
 fn pause(pauses_in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
     let in_a_row = pauses_in_a_row.min(12);
     let longest = match corrections_were_outrun {

@@ -33,10 +33,9 @@ impl MaybeOutage for AdjustError {
             Self::Unavailable(source) | Self::Ambiguous(source) => source,
             _ => return None,
         };
-        // `Ambiguous` is an outage only if it wraps an `Unavailable`. `Unavailable` is no outage if
-        // it wraps a `Contended`, a `Setup` or an `Ambiguous`: then the store has answered.
         match source.downcast_ref() {
             Some(Self::Unavailable(source)) => Some(source),
+            // Any other error of a correction is the store's answer.
             Some(_) => None,
             None => matches!(self, Self::Unavailable(_)).then_some(source),
         }

@@ -50,9 +50,9 @@ impl Guard {
             if let Some(grant) = self.store.acquire_held(request) {
                 return Ok(Granted::Counted(grant));
             }
-            let not_asked = self.health.not_asked();
-            let cause = Cause::NotAsked { since: not_asked.since };
-            return self.degrade(request, cause, || not_asked.into());
+            let not_asked_error = self.health.not_asked_error();
+            let cause = Cause::NotAsked { since: not_asked_error.since };
+            return self.degrade(request, cause, || not_asked_error.into());
         };
         let begin = Instant::now();
         let result = self.watch_call(&pass, request.deadline, acquire()).await;
@@ -75,11 +75,10 @@ impl Guard {
                 let cause = Cause::Unanswered(described(&source).into());
                 self.degrade(request, cause, || source)
             }
-            // The request is in doubt, but the store answers (see `error_at_deadline` in
-            // `composite/request_error.rs`). A program asks again after `Contended` as after
-            // `Unavailable`, and `Contended` says why. So `Contended` is unwrapped, although tokens
-            // may have been taken. Any other error stays inside `Unavailable`, which says that
-            // tokens may have been taken.
+            // `Unavailable` around another error: the store answers, but the request is in doubt
+            // (`error_at_deadline` in `composite/request_error.rs`). Around `Contended`, the caller
+            // gets `Contended` alone. It says why, and a program asks again after it, too. Any other
+            // error stays inside `Unavailable`, which says that tokens may have been taken.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
@@ -96,7 +95,7 @@ impl Guard {
         correction: &Correction<'_>,
     ) -> Result<Adjusted, AdjustError> {
         let Some(pass) = self.begin_call() else {
-            return Err(AdjustError::Unavailable(self.health.not_asked().into()));
+            return Err(AdjustError::Unavailable(self.health.not_asked_error().into()));
         };
         // A correction of held tokens says nothing about the store, so the pass is dropped.
         if let Some(adjusted) = self.store.adjust_held(correction) {
@@ -116,7 +115,7 @@ impl Guard {
         request: &Request,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let Some(pass) = self.begin_call() else {
-            return Err(AcquireError::Unavailable(self.health.not_asked().into()));
+            return Err(AcquireError::Unavailable(self.health.not_asked_error().into()));
         };
         let begin = Instant::now();
         let call = self.store.peek(request, &self.clock);

@@ -82,7 +82,7 @@ impl Guard {
 
     /// True if no new call may ask the store.
     #[cfg(feature = "leasing")]
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn is_breaker_open(&self) -> bool {
         self.health.is_open()
     }
 

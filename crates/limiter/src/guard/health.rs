@@ -79,7 +79,7 @@ impl StoreHealth {
         }
     }
 
-    pub(super) fn not_asked(&self) -> NotAsked {
+    pub(super) fn not_asked_error(&self) -> NotAsked {
         NotAsked { since: self.circuit.opened_at() }
     }
 }

@@ -19,6 +19,8 @@ pub(super) const TAKES: u32 = 1 << (u64::BITS - TOKEN_BITS);
 
 /// The most that a pool can hold: 17 billion tokens.
 pub(super) const POOL_MAX: u64 = TOKENS;
+/// Every demand is less than this, so a few of them fit into a pool together.
+pub(super) const DEMAND_MAX: u64 = POOL_MAX / 4;
 
 /// Tokens of one limit, in millitokens, and the number of takes.
 #[derive(Debug, Default)]
@@ -105,7 +107,8 @@ pub(super) struct AtomicBucket {
     watched: AtomicBool,
     /// True while a task is about to lease more.
     pub(super) is_renewing: AtomicBool,
-    /// How often the store answered a write of the bucket, modulo 2^16.
+    /// How often the store answered a write of the bucket, modulo 2^16. Two bytes are there anyway
+    /// (ADR 10), and nobody compares counts that are half a second apart.
     replies: AtomicU16,
 }
 

@@ -46,7 +46,8 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     ///
     /// Limits and parents that change are followed as without leasing: at once if this process
     /// changed them, within a minute if another did, and as the newest request says if it brings
-    /// them. Tokens leased before are handed out until they are `max_age` old.
+    /// them. Prepared calls, and [`try_acquire`](crate::AcquireRequest::try_acquire) where another
+    /// process made the change, follow up to half a second later. Tokens leased before are handed out until they are `max_age` old.
     ///
     /// Giving back ([`Permit::release`](crate::Permit::release)) and correcting downwards costs no
     /// call. Correcting upwards takes from the held tokens, or goes to the store when they are not
@@ -69,7 +70,7 @@ impl<S: LeasingStore> LimiterBuilder<S> {
         settings.deadline = as_deadline(settings.deadline);
         self.front(|store, clock| {
             let leaser = Arc::new(Leaser::new(Arc::new(store), clock, settings));
-            Arc::new(Leased { leaser, resolved: Arc::default() })
+            Arc::new(Leased { leaser, remembered: Arc::default() })
         })
     }
 }

@@ -2,21 +2,22 @@
 
 use super::key_ref::KeyRef;
 use super::leased::Leased;
-use super::leased_part::LeasedPart;
-use super::resolved::{DemandsOfParts, Resolved};
+use super::leased_part::FOUND_MS;
+use super::remembered::{RememberedPart, RememberedRequest};
+use super::request_buckets::Debit;
 use crate::error::InvalidRequest;
 use crate::limiter::Limiter;
-use crate::permit::{Parts, Permit};
+use crate::permit::{LazyGrants, Permit};
 use crate::request::{AcquireRequest, count};
-use crate::store::{BucketGrant, Grant};
 
 impl AcquireRequest<&Limiter> {
     /// Takes the tokens if this process holds them, without a call. `None`: it does not, and more is
     /// leased in the background. For the first request on a bucket, and for one after a pause, await
     /// the request instead. A time to wait is ignored.
     ///
-    /// The buckets of a request are looked up in memory, and their result serves half a second for
-    /// requests with the same names. This process's own changes of stored limits and parents end it.
+    /// The limiter remembers the buckets of the request. For half a second it uses them for requests
+    /// with the same entity, resource, limits and parent, unless this process changes a stored limit
+    /// or a parent.
     ///
     /// [`prepare`](Self::prepare) checks a request once that is made many times.
     ///
@@ -27,78 +28,81 @@ impl AcquireRequest<&Limiter> {
             self.check_not_empty()?;
             return Err(InvalidRequest::NotLeasing);
         };
-        if let Some(permit) = leased.take_as_resolved(&self) {
-            return Ok(Some(permit));
+        match leased.take_remembered(&self) {
+            Some(permit) => Ok(Some(permit)),
+            None => leased.take_looked_up(self),
         }
-        let correction_time_max = self.limiter().guard().correction_time_max(self.own_deadline());
-        let asked = (self.terms().clone(), leased.leaser.store.own_changes());
-        let (limiter, request) = self.check_not_empty()?;
-        let Some(parts) = leased.known_parts(&request).filter(|parts| !parts.is_empty()) else {
-            return Ok(None);
-        };
-        if !leased.take_held(&parts, None) {
-            for part in &parts {
-                leased.leaser.renew_soon(&part.bucket, Some(&part.grant.configuration));
-            }
-            return Ok(None);
-        }
-        let grant = Grant::held(parts.iter().map(|part| part.grant.clone()));
-        let permit = Permit::granted(limiter, correction_time_max, grant);
-        let may_be_near_limit = permit.may_be_near_limit();
-        let granted = Ok(permit);
-        count(limiter, &request.resource, &request.amounts, &granted);
-        let counter = |limit| limiter.metered().granted(&request.resource, limit);
-        let counters = request.amounts.keys().map(counter).collect();
-        let now_ms = leased.leaser.now_coarse_ms();
-        leased.resolved.insert(Resolved::new(asked, parts, counters, may_be_near_limit, now_ms));
-        Ok(granted.ok())
     }
 }
 
 impl Leased {
-    /// Takes held tokens as the last request did that named the same entity, resource, limits and
-    /// parent. `None`: there was none lately, or the tokens are not held.
-    fn take_as_resolved(&self, request: &AcquireRequest<&Limiter>) -> Option<Permit> {
+    /// Takes held tokens from the remembered buckets of this entity and resource. `None`: none are
+    /// remembered for a request like this one, or too few tokens are held.
+    fn take_remembered(&self, request: &AcquireRequest<&Limiter>) -> Option<Permit> {
         let key = KeyRef { entity: request.entity(), resource: request.resource() };
-        let resolved = self.resolved.get(&key)?;
+        let remembered = self.remembered.get(&key)?;
         let now_ms = self.leaser.now_coarse_ms();
-        let is_current = resolved.is_current(self.leaser.store.own_changes(), now_ms);
-        if !is_current || resolved.terms != *request.terms() {
+        let is_current = remembered.is_current(self.leaser.store.own_changes(), now_ms);
+        if !is_current || remembered.terms != *request.terms() {
             return None;
         }
-        let demands = resolved.demands(request.named_amounts())?;
-        if !self.take_demands(&resolved.parts, &demands, now_ms) {
+        let debits = remembered.debits(request.named_amounts())?;
+        let debit = |n: usize| Debit {
+            bucket: &debits[n].bucket,
+            demands: &debits[n].demands,
+            configuration: &remembered.parts[n].grant.configuration,
+        };
+        if !self.take_each(debits.len(), debit, now_ms) {
             return None;
         }
         let limiter = request.limiter();
         let correction_time_max = limiter.guard().correction_time_max(request.own_deadline());
-        let parts = Parts::later({
-            let resolved = resolved.clone();
-            move || resolved.grants(&demands)
-        });
-        let permit = Permit::uncorrected(limiter, correction_time_max, parts);
-        if !resolved.may_be_near_limit {
-            resolved.granted.iter().for_each(|counter| counter.increment(1));
-            return Some(permit);
+        let demands: Vec<_> = debits.into_iter().map(|debit| debit.demands).collect();
+        let shared = remembered.clone();
+        let grants = LazyGrants::when_read(move || shared.grants(demands.iter()));
+        let permit = Permit::held(limiter, correction_time_max, grants);
+        if remembered.may_be_near_limit {
+            let own = &remembered.parts[0].grant;
+            count(limiter, &own.bucket.resource, own.amounts.keys(), Ok(&permit));
+        } else {
+            remembered.granted_counters.iter().for_each(|counter| counter.increment(1));
         }
-        let BucketGrant { bucket, amounts, .. } = &resolved.parts[0].grant;
-        let granted = Ok(permit);
-        count(limiter, &bucket.resource, amounts, &granted);
-        granted.ok()
+        Some(permit)
     }
 
-    /// Takes these demands from every bucket, or from none.
-    fn take_demands(&self, parts: &[LeasedPart], demands: &DemandsOfParts, now_ms: i64) -> bool {
-        let leaser = &self.leaser;
-        for (n, (part, demanded)) in parts.iter().zip(demands).enumerate() {
-            let configuration = &part.grant.configuration;
-            if !leaser.take(&part.bucket, demanded, Some(configuration), now_ms) {
-                for (part, taken) in parts[..n].iter().zip(demands) {
-                    leaser.put_back(&part.bucket, taken, &part.grant.configuration);
-                }
-                return false;
+    /// Looks the buckets of a request up in memory and takes held tokens from them. Remembers them
+    /// if there were enough.
+    fn take_looked_up(
+        &self,
+        request: AcquireRequest<&Limiter>,
+    ) -> Result<Option<Permit>, InvalidRequest> {
+        let correction_time_max =
+            request.limiter().guard().correction_time_max(request.own_deadline());
+        let terms = request.terms().clone();
+        let (limiter, request) = request.check_not_empty()?;
+        // Before the lookup: it need not see a change that comes during it.
+        let own_changes = self.leaser.store.own_changes();
+        let Some(parts) = self.known_parts(&request).filter(|parts| !parts.is_empty()) else {
+            return Ok(None);
+        };
+        if !self.take_held(&parts, None) {
+            for part in &parts {
+                self.leaser.renew_soon(&part.bucket, Some(&part.grant.configuration));
             }
+            return Ok(None);
         }
-        true
+        let grants: Vec<_> = parts.iter().map(|part| part.grant.clone()).collect();
+        let permit = Permit::held(limiter, correction_time_max, grants.into());
+        count(limiter, &request.resource, request.amounts.keys(), Ok(&permit));
+        let counter = |limit| limiter.metered().granted_counter(&request.resource, limit);
+        self.remembered.insert(RememberedRequest {
+            terms,
+            parts: parts.into_iter().map(RememberedPart::from).collect(),
+            own_changes,
+            until_ms: self.leaser.now_coarse_ms().saturating_add(FOUND_MS),
+            may_be_near_limit: permit.may_be_near_limit(),
+            granted_counters: request.amounts.keys().map(counter).collect(),
+        });
+        Ok(Some(permit))
     }
 }

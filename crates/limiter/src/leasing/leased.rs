@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::leaser::Leaser;
-use super::resolved::ResolvedRequests;
+use super::remembered::RememberedRequests;
 
 /// The tokens that a limiter leased, and its work: see [`Limiter::leased`](crate::Limiter::leased).
 #[derive(Clone)]
 pub struct Leased {
     pub(super) leaser: Arc<Leaser>,
-    pub(super) resolved: Arc<ResolvedRequests>,
+    pub(super) remembered: Arc<RememberedRequests>,
 }
 
 impl Leased {

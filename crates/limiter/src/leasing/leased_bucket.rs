@@ -9,7 +9,7 @@ use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName, Mil
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::atomic_bucket::{AtomicBucket, Demand, Demands, POOL_MAX};
+use super::atomic_bucket::{AtomicBucket, DEMAND_MAX, Demand, Demands};
 use super::bucket_ledger::BucketLedger;
 use super::interner::{BucketLayout, Interner};
 use super::key_ref::KeyRef;
@@ -133,7 +133,7 @@ impl LeasedBucket {
     /// The amounts by slot. `None`: some limit cannot be leased.
     pub(super) fn demands(&self, amounts: &Amounts) -> Option<Demands> {
         let demand = |(limit, amount): (&LimitName, &Millitokens)| {
-            let milli = u64::try_from(amount.get()).ok().filter(|milli| *milli < POOL_MAX / 4)?;
+            let milli = u64::try_from(amount.get()).ok().filter(|milli| *milli < DEMAND_MAX)?;
             Some(Demand { slot: self.slot(limit)?, milli })
         };
         amounts.iter().map(demand).collect()

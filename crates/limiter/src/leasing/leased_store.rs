@@ -12,7 +12,7 @@ use super::key_ref::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::LeasedPart;
-use super::leased_parts::Taken;
+use super::request_buckets::Taken;
 use super::settings::LeaseMode;
 use crate::clock::Clock;
 use crate::cost::Cost;
@@ -229,7 +229,9 @@ impl Store for Leased {
         async move {
             if correction.mark.is_some() {
                 // Only the store can tell if it was made.
-                return self.leaser.store.adjust(correction, clock).await;
+                let adjusted = self.leaser.store.adjust(correction, clock).await;
+                self.corrected(correction).0.atomic.count_reply();
+                return adjusted;
             }
             let (bucket, configuration) = self.corrected(correction);
             let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
@@ -238,6 +240,7 @@ impl Store for Leased {
             if !rest.is_empty() {
                 let rest = Correction { amounts: &rest, ..*correction };
                 let result = self.leaser.store.adjust(&rest, clock).await;
+                bucket.atomic.count_reply();
                 if matches!(result, Err(AdjustError::Unavailable(_)))
                     && let Some(ledger) = bucket.ledger().as_mut()
                 {

@@ -225,7 +225,10 @@ impl Leaser {
         watched.push(bucket.clone());
         drop(watched);
         let limits = bucket.layout.limits.len();
-        let new = BucketLedger::new(limits, self.interner.same(configuration), self.now_ms());
+        let now_ms = self.now_ms();
+        let mut new = BucketLedger::new(limits, self.interner.same(configuration), now_ms);
+        // The ledger before this one, if there was one, has counted the takes so far.
+        new.count_takes(&bucket.atomic, now_ms);
         let done = then(ledger.insert(new));
         drop(ledger);
         self.inspect_soon();

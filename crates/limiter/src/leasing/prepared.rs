@@ -16,7 +16,7 @@ use super::prepared_permit::{PreparedPermit, PreparedRequest, Source};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::Granted;
 use crate::limiter::Limiter;
-use crate::request::{AcquireRequest, attempt, wait_for};
+use crate::request::{AcquireRequest, in_acquire_span, wait_for};
 use crate::store::{Cascade, Grant, Request, Store as _};
 
 /// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as
@@ -133,7 +133,9 @@ impl Prepared {
     /// Looks up in the background the data that a request needs and that is not known.
     fn look_up_soon(&self, request: &Request) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.of.limiter.guard().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
+        if self.of.limiter.guard().is_breaker_open()
+            || self.is_looking_up.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let mark = LookingUp(self.is_looking_up.clone());
@@ -291,7 +293,8 @@ impl Prepared {
     ) -> Result<PreparedPermit<'_>, AcquireError> {
         request.deadline = self.of.limiter.guard().call_time_max(self.of.deadline);
         let acquired = || self.acquired(&request).boxed();
-        let ask = || attempt(&request, self.of.limiter.guard().take_with(&request, acquired));
+        let ask =
+            || in_acquire_span(&request, self.of.limiter.guard().take_with(&request, acquired));
         let result = match self.of.wait {
             Some(wait) => wait_for(&self.of.limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,

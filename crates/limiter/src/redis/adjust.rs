@@ -63,7 +63,7 @@ impl RedisStore {
             Ok((Some((status, header)), image, reply.limits()?))
         };
         let (unusual, image, dropped) =
-            read().map_err(|table_error| of(context.end(table_error)))?;
+            read().map_err(|table_error| of(context.fail_with(table_error)))?;
         let mut already_made = false;
         if let Some((status, header)) = unusual {
             already_made = mark.is_some() && status == Status::AlreadyApplied;

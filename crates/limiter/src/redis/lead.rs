@@ -229,7 +229,7 @@ impl CallLeader<'_> {
         self.call.is_in_doubt = false;
         store.decision(reply, &shape.targets).map_err(|failure| match failure {
             Failure::Error(error) => error,
-            Failure::TableError(table_error) => context.end(table_error),
+            Failure::TableError(table_error) => context.fail_with(table_error),
         })
     }
 

@@ -67,6 +67,11 @@ impl LeaseCalls for RedisStore {
 
     /// Limits on Redis are set when the store is made, so they do not change. `before` may come from a
     /// request of another entity.
+    /// Redis stores neither limits nor parents.
+    fn own_changes(&self) -> u64 {
+        0
+    }
+
     fn limits_now<'a>(
         &'a self,
         bucket: &'a BucketId,
@@ -191,7 +196,7 @@ impl RedisStore {
             Err(Failure::Error(error)) => (error, WriteEffect::None),
             // An unexpected reply leaves the write in doubt.
             Err(Failure::TableError(table_error)) => {
-                (context.end(table_error), WriteEffect::InDoubt)
+                (context.fail_with(table_error), WriteEffect::InDoubt)
             }
         };
         let in_doubt = in_doubt_after(in_doubt, effect, lease, id, remembered);

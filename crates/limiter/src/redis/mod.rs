@@ -296,7 +296,7 @@ impl Store for RedisStore {
             let asked = async { self.connection.send(&time).await.map_err(error::of) };
             match context.in_time(asked).await {
                 Ok(_) => Ok(()),
-                Err(table_error) => Err(context.end(table_error)),
+                Err(table_error) => Err(context.fail_with(table_error)),
             }
         }
         .boxed()

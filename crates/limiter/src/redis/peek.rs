@@ -37,7 +37,7 @@ impl RedisStore {
             reply.header()?;
             reply.bucket(bucket)
         };
-        read().map_err(|table_error| context.end(table_error))
+        read().map_err(|table_error| context.fail_with(table_error))
     }
 
     /// The status of the limits of all buckets of a request.
@@ -61,7 +61,7 @@ impl RedisStore {
             }
             Ok(limits)
         };
-        all(&mut reply).map_err(|table_error| context.end(table_error))
+        all(&mut reply).map_err(|table_error| context.fail_with(table_error))
     }
 
     fn peek_call(&self, targets: &[ScriptBucket], clock: &dyn Clock) -> Call {

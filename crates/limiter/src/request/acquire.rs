@@ -7,10 +7,10 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
-use super::attempt::{attempt, wait_for};
+use super::attempt::{in_acquire_span, wait_for};
 use super::count::count;
 use crate::call::as_deadline;
-use crate::check::amounts;
+use crate::check::checked_amounts;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
 use crate::guard::Granted;
 use crate::limit_set::{IntoLimits, LimitSet, NamedLimits};
@@ -30,14 +30,14 @@ pub struct AcquireRequest<L> {
     entity: SmolStr,
     resource: SmolStr,
     amounts: Vec<(SmolStr, i128)>,
-    terms: Terms,
+    terms: RequestTerms,
     wait: Option<Duration>,
     deadline: Option<Duration>,
 }
 
 /// The limits and the parent that a request names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Terms {
+pub(crate) struct RequestTerms {
     limits: NamedLimits,
     parent_limits: Option<NamedLimits>,
     cascade: Option<CascadeTo>,
@@ -58,7 +58,7 @@ impl AcquireRequest<()> {
             entity: SmolStr::new(entity),
             resource: SmolStr::new(resource),
             amounts: Vec::new(),
-            terms: Terms::default(),
+            terms: RequestTerms::default(),
             wait: None,
             deadline: None,
         }
@@ -118,7 +118,8 @@ impl<L> AcquireRequest<L> {
 
     /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was
     /// checked once. A limit named here wins over a stored one. An acquire does not read stored
-    /// limits if every requested limit is named here, unless the bucket has no room for one.
+    /// limits if every requested limit is named here. It does so only if the bucket has no room for
+    /// a named limit: a stored limit may have been deleted, which makes room.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at
     /// most, and a write that refills the bucket writes all of them. A requested limit that does
@@ -225,7 +226,7 @@ impl AcquireRequest<&Limiter> {
         if cascade == Cascade::To(entity.clone()) {
             return Err(InvalidRequest::OwnParent(entity));
         }
-        let amounts = amounts(&self.amounts, |amount| amount > Millitokens::ZERO)?;
+        let amounts = checked_amounts(&self.amounts, |amount| amount > Millitokens::ZERO)?;
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
@@ -237,7 +238,7 @@ impl AcquireRequest<&Limiter> {
         let (wait, correction_time_max) =
             (self.wait, self.limiter.guard().correction_time_max(self.deadline));
         let (limiter, request) = self.check_not_empty()?;
-        let ask = || attempt(&request, limiter.guard().take(&request));
+        let ask = || in_acquire_span(&request, limiter.guard().take(&request));
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,
@@ -251,7 +252,7 @@ impl AcquireRequest<&Limiter> {
                 .shadowed(error)
                 .map(|refused| Permit::shadow(limiter, correction_time_max, refused)),
         };
-        count(limiter, &request.resource, &request.amounts, &result);
+        count(limiter, &request.resource, request.amounts.keys(), result.as_ref());
         result
     }
 }
@@ -271,7 +272,7 @@ impl<'a> AcquireRequest<&'a Limiter> {
 
     /// The limits and the parent that the request names.
     #[cfg(feature = "leasing")]
-    pub(crate) const fn terms(&self) -> &Terms {
+    pub(crate) const fn terms(&self) -> &RequestTerms {
         &self.terms
     }
 

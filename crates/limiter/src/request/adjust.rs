@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 
 use super::peek::PeekRequest;
 use crate::call::new_id;
-use crate::check::amounts;
+use crate::check::checked_amounts;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
@@ -131,7 +131,7 @@ impl<'a> AdjustRequest<'a> {
     async fn send(self) -> Result<Adjusted, AdjustError> {
         let entity = EntityId::try_from(self.entity).map_err(InvalidRequest::from)?;
         let resource = Resource::try_from(self.resource).map_err(InvalidRequest::from)?;
-        let amounts = amounts(&self.amounts, |amount| amount != Millitokens::ZERO)?;
+        let amounts = checked_amounts(&self.amounts, |amount| amount != Millitokens::ZERO)?;
         if amounts.is_empty() {
             return Err(InvalidRequest::Empty.into());
         }

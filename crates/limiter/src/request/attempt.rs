@@ -16,7 +16,7 @@ use crate::store::Request;
 pub(crate) type PendingGrant<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
 
 /// Sends a request once, in a tracing span.
-pub(crate) async fn attempt(
+pub(crate) async fn in_acquire_span(
     request: &Request,
     asked: impl Future<Output = Result<Granted, AcquireError>>,
 ) -> Result<Granted, AcquireError> {

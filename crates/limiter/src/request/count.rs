@@ -1,27 +1,26 @@
 //! The outcome of an acquire, as metrics name it.
 
-use sluicegate_core::{Amounts, LimitName, Resource};
+use sluicegate_core::{LimitName, Resource};
 
 use crate::error::AcquireError;
 use crate::limiter::Limiter;
 use crate::metered::OutcomeLabel;
 use crate::permit::Permit;
 
-/// Counts the result of a checked request.
-pub(crate) fn count(
+/// Counts the result of a checked request for these limits.
+pub(crate) fn count<'a>(
     limiter: &Limiter,
     resource: &Resource,
-    amounts: &Amounts,
-    result: &Result<Permit, AcquireError>,
+    limits: impl Iterator<Item = &'a LimitName>,
+    result: Result<&Permit, &AcquireError>,
 ) {
-    let near = result.as_ref().map(Permit::near_limits).unwrap_or_default();
-    let outcomes =
-        amounts.keys().map(|limit| (limit, outcome(result, limit), near.contains(&limit)));
+    let near = result.map(Permit::near_limits).unwrap_or_default();
+    let outcomes = limits.map(|limit| (limit, outcome(result, limit), near.contains(&limit)));
     limiter.metered().acquired(resource, outcomes);
 }
 
 /// The outcome of a request for one of its limits.
-fn outcome(result: &Result<Permit, AcquireError>, limit: &LimitName) -> OutcomeLabel {
+fn outcome(result: Result<&Permit, &AcquireError>, limit: &LimitName) -> OutcomeLabel {
     match result {
         Ok(permit) if permit.degraded().is_some() => OutcomeLabel::Degraded,
         Ok(permit) if permit.shadowed().is_some() => OutcomeLabel::Shadowed,

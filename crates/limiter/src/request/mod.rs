@@ -8,10 +8,10 @@ mod peek;
 
 pub use self::acquire::AcquireRequest;
 #[cfg(feature = "leasing")]
-pub(crate) use self::acquire::Terms;
+pub(crate) use self::acquire::RequestTerms;
 pub use self::adjust::AdjustRequest;
 #[cfg(feature = "leasing")]
-pub(crate) use self::attempt::{attempt, wait_for};
+pub(crate) use self::attempt::{in_acquire_span, wait_for};
 #[cfg(feature = "leasing")]
 pub(crate) use self::count::count;
 pub use self::peek::PeekRequest;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName};
 
+use super::atomic_bucket::Demand;
 use super::interner::BucketLayout;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
@@ -31,6 +32,13 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.parts.iter().for_each(|taken| self.from.give_back(taken, None));
     }
+}
+
+/// The tokens to take from one bucket.
+pub(super) struct Debit<'a> {
+    pub(super) bucket: &'a Arc<LeasedBucket>,
+    pub(super) demands: &'a [Demand],
+    pub(super) configuration: &'a Arc<Configuration>,
 }
 
 impl Leased {
@@ -94,11 +102,28 @@ impl Leased {
         parts: &[LeasedPart],
         first: Option<&Arc<LeasedBucket>>,
     ) -> bool {
-        let now_ms = self.leaser.now_coarse_ms();
-        let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&parts[n].bucket);
-        for (n, part) in parts.iter().enumerate() {
-            if !part.take_from(bucket(n), &self.leaser, now_ms) {
-                (0..n).for_each(|taken| self.give_back(&parts[taken], Some(bucket(taken))));
+        let debit = |n: usize| Debit {
+            bucket: first.filter(|_| n == 0).unwrap_or(&parts[n].bucket),
+            demands: &parts[n].demands,
+            configuration: &parts[n].grant.configuration,
+        };
+        self.take_each(parts.len(), debit, self.leaser.now_coarse_ms())
+    }
+
+    /// Takes these debits, or none of them.
+    #[inline]
+    pub(super) fn take_each<'a>(
+        &self,
+        count: usize,
+        debit: impl Fn(usize) -> Debit<'a>,
+        now_ms: i64,
+    ) -> bool {
+        for n in 0..count {
+            let Debit { bucket, demands, configuration } = debit(n);
+            if !self.leaser.take(bucket, demands, Some(configuration), now_ms) {
+                for Debit { bucket, demands, configuration } in (0..n).map(debit) {
+                    self.leaser.put_back(bucket, demands, configuration);
+                }
                 return false;
             }
         }
