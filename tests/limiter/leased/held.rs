@@ -136,9 +136,9 @@ async fn requests_by_names_of_one_entity_are_told_apart() {
 async fn an_idle_bucket_is_forgotten_although_its_request_is_remembered() {
     let table = Counted::new(1);
     let limiter = strict(&table);
-    let limits = LimitSet::new(["rps", "tps"].map(|name| Limit::per_minute(name, 60_000))).unwrap();
-    let mut decided = 0;
     for asked in [&["rps"][..], &["rps", "tps"]] {
+        let limits = asked.iter().map(|name| Limit::per_minute(name, 60_000));
+        let limits = LimitSet::new(limits).unwrap();
         let request = || {
             let request = limiter.acquire("u0", "r").limits(&limits).no_cascade();
             asked.iter().fold(request, |request, limit| request.consume(limit, 1))
@@ -149,14 +149,29 @@ async fn an_idle_bucket_is_forgotten_although_its_request_is_remembered() {
                 Some(_) => held += 1,
                 None => drop(request().await.unwrap()),
             }
-            decided += 1;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(held > 80, "{asked:?}: {held}");
         tokio::time::sleep(5 * SECOND).await;
         assert_eq!(limiter.leased().unwrap().held_keys(), 0);
     }
-    assert_eq!(limiter.leased().unwrap().decisions(), decided);
+}
+
+/// A prepared call keeps its bucket over a pause, and what was counted before it is not counted again.
+#[tokio::test(start_paused = true)]
+async fn decisions_are_counted_once() {
+    let table = Counted::new(1);
+    let limiter = strict(&table);
+    let call = limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade();
+    let call = call.prepare().await.unwrap();
+    for bursts in 1..=3 {
+        for _ in 0..50 {
+            drop(call.acquire().await.unwrap());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(5 * SECOND).await;
+        assert_eq!(limiter.leased().unwrap().decisions(), 50 * bursts);
+    }
 }
 
 /// `try_acquire` does not ask the store, so it follows only this process's own changes at once.
