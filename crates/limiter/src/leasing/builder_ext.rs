@@ -44,10 +44,11 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// larger than the request: every request is one write, as without leasing, and a refusal names
     /// the exact wait.
     ///
-    /// Limits and parents that change are followed as without leasing: at once if this process
-    /// changed them, within a minute if another did, and as the newest request says if it brings
-    /// them. Prepared calls, and [`try_acquire`](crate::AcquireRequest::try_acquire) where another
-    /// process made the change, follow up to half a second later. Tokens leased before are handed out until they are `max_age` old.
+    /// Limits that change are followed as without leasing: at once if this process changed them,
+    /// within a minute if another did, and as the newest request says if it brings them. So are
+    /// parents, within 61 seconds if another process changed them; a prepared call follows this
+    /// process's changes within half a second. Tokens leased before are handed out until they are
+    /// `max_age` old.
     ///
     /// Giving back ([`Permit::release`](crate::Permit::release)) and correcting downwards costs no
     /// call. Correcting upwards takes from the held tokens, or goes to the store when they are not

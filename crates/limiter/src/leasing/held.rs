@@ -2,7 +2,7 @@
 
 use super::key_ref::KeyRef;
 use super::leased::Leased;
-use super::leased_part::FOUND_MS;
+use super::leased_part::{FOUND_MS, LeasedPart};
 use super::remembered::{RememberedPart, RememberedRequest};
 use super::request_buckets::Debit;
 use crate::error::InvalidRequest;
@@ -28,14 +28,34 @@ impl AcquireRequest<&Limiter> {
             self.check_not_empty()?;
             return Err(InvalidRequest::NotLeasing);
         };
-        match leased.take_remembered(&self) {
-            Some(permit) => Ok(Some(permit)),
-            None => leased.take_looked_up(self),
-        }
+        let renew = |parts: &[LeasedPart]| {
+            for part in parts {
+                leased.leaser.renew_soon(&part.bucket, Some(&part.grant.configuration));
+            }
+        };
+        leased.take_by_names(&self, renew)
     }
 }
 
 impl Leased {
+    /// As [`try_acquire`](AcquireRequest::try_acquire). `None` also for a request that is not valid.
+    /// If too few tokens are held, it leases none: its caller does.
+    pub(crate) fn take_if_held(&self, request: &AcquireRequest<&Limiter>) -> Option<Permit> {
+        self.take_by_names(request, |_| ()).ok().flatten()
+    }
+
+    /// Takes held tokens; calls `short` with the buckets of the request if there are too few.
+    fn take_by_names(
+        &self,
+        request: &AcquireRequest<&Limiter>,
+        short: impl FnOnce(&[LeasedPart]),
+    ) -> Result<Option<Permit>, InvalidRequest> {
+        match self.take_remembered(request) {
+            Some(permit) => Ok(Some(permit)),
+            None => self.take_looked_up(request.clone(), short),
+        }
+    }
+
     /// Takes held tokens from the remembered buckets of this entity and resource. `None`: none are
     /// remembered for a request like this one, or too few tokens are held.
     fn take_remembered(&self, request: &AcquireRequest<&Limiter>) -> Option<Permit> {
@@ -75,6 +95,7 @@ impl Leased {
     fn take_looked_up(
         &self,
         request: AcquireRequest<&Limiter>,
+        short: impl FnOnce(&[LeasedPart]),
     ) -> Result<Option<Permit>, InvalidRequest> {
         let correction_time_max =
             request.limiter().guard().correction_time_max(request.own_deadline());
@@ -86,9 +107,7 @@ impl Leased {
             return Ok(None);
         };
         if !self.take_held(&parts, None) {
-            for part in &parts {
-                self.leaser.renew_soon(&part.bucket, Some(&part.grant.configuration));
-            }
+            short(&parts);
             return Ok(None);
         }
         let grants: Vec<_> = parts.iter().map(|part| part.grant.clone()).collect();

@@ -1,4 +1,4 @@
-//! Remembers the buckets of recent `try_acquire` requests, so that a similar request skips the lookup
+//! Remembers the buckets of recent requests by names, so that a similar request skips the lookup
 //! (ADR 28). An entry serves only requests of the same entity and resource, with the same terms and
 //! amounts of the same limits.
 

@@ -118,6 +118,12 @@ impl Leased {
         debit: impl Fn(usize) -> Debit<'a>,
         now_ms: i64,
     ) -> bool {
+        // What is taken and put back is not there for other threads meanwhile.
+        if count > 1
+            && !(0..count).map(&debit).all(|debit| debit.bucket.atomic.holds(debit.demands))
+        {
+            return false;
+        }
         for n in 0..count {
             let Debit { bucket, demands, configuration } = debit(n);
             if !self.leaser.take(bucket, demands, Some(configuration), now_ms) {

@@ -1,21 +1,15 @@
-//! Builds a request: collects the amounts and limits, checks them once, and sends them.
+//! Builds a request: collects the amounts and limits, and checks them.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
-use super::attempt::{in_acquire_span, wait_for};
-use super::count::count;
 use crate::call::as_deadline;
 use crate::check::checked_amounts;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
-use crate::guard::Granted;
 use crate::limit_set::{IntoLimits, LimitSet, NamedLimits};
 use crate::limiter::Limiter;
-use crate::permit::Permit;
 use crate::store::{Cascade, Request};
 
 /// A request for tokens. Awaiting it takes all the tokens, or none.
@@ -233,33 +227,10 @@ impl AcquireRequest<&Limiter> {
         let deadline = self.limiter.guard().call_time_max(self.deadline);
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
-
-    async fn send(self) -> Result<Permit, AcquireError> {
-        let (wait, correction_time_max) =
-            (self.wait, self.limiter.guard().correction_time_max(self.deadline));
-        let (limiter, request) = self.check_not_empty()?;
-        let ask = || in_acquire_span(&request, limiter.guard().take(&request));
-        let result = match wait {
-            Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
-            None => ask().await,
-        };
-        let result = match result {
-            Ok(Granted::Counted(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
-            Ok(Granted::Degraded(degraded, parts)) => {
-                Ok(Permit::degraded_by(limiter, correction_time_max, degraded, parts))
-            }
-            Err(error) => limiter
-                .shadowed(error)
-                .map(|refused| Permit::shadow(limiter, correction_time_max, refused)),
-        };
-        count(limiter, &request.resource, request.amounts.keys(), result.as_ref());
-        result
-    }
 }
 
 impl<'a> AcquireRequest<&'a Limiter> {
     /// The limiter that is asked.
-    #[cfg(feature = "leasing")]
     pub(crate) const fn limiter(&self) -> &'a Limiter {
         self.limiter
     }
@@ -277,13 +248,11 @@ impl<'a> AcquireRequest<&'a Limiter> {
     }
 
     /// The deadline that the request set.
-    #[cfg(feature = "leasing")]
     pub(crate) const fn own_deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
     /// The time for which the request waits for tokens.
-    #[cfg(feature = "leasing")]
     pub(crate) const fn own_wait(&self) -> Option<Duration> {
         self.wait
     }
@@ -296,14 +265,5 @@ impl<'a> AcquireRequest<&'a Limiter> {
             return Err(InvalidRequest::Empty);
         }
         Ok((limiter, request))
-    }
-}
-
-impl<'a> IntoFuture for AcquireRequest<&'a Limiter> {
-    type Output = Result<Permit, AcquireError>;
-    type IntoFuture = BoxFuture<'a, Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
     }
 }

@@ -15,6 +15,12 @@ use crate::store::Request;
 /// The answer to one request.
 pub(crate) type PendingGrant<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
 
+/// True if somebody may want the span of a request.
+#[cfg(feature = "leasing")]
+pub(super) fn is_traced() -> bool {
+    tracing::span_enabled!(tracing::Level::INFO)
+}
+
 /// Sends a request once, in a tracing span.
 pub(crate) async fn in_acquire_span(
     request: &Request,

@@ -5,6 +5,7 @@ mod adjust;
 mod attempt;
 mod count;
 mod peek;
+mod send;
 
 pub use self::acquire::AcquireRequest;
 #[cfg(feature = "leasing")]

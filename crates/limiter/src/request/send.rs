@@ -1,0 +1,63 @@
+//! Awaits a request: takes held tokens, or asks the store.
+
+use std::future::IntoFuture;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+
+use super::acquire::AcquireRequest;
+#[cfg(feature = "leasing")]
+use super::attempt::is_traced;
+use super::attempt::{in_acquire_span, wait_for};
+use super::count::count;
+use crate::error::AcquireError;
+use crate::guard::Granted;
+use crate::limiter::Limiter;
+use crate::permit::Permit;
+
+impl AcquireRequest<&Limiter> {
+    async fn send(self) -> Result<Permit, AcquireError> {
+        #[cfg(feature = "leasing")]
+        if let Some(permit) = self.take_held() {
+            return Ok(permit);
+        }
+        let wait = self.own_wait();
+        let correction_time_max = self.limiter().guard().correction_time_max(self.own_deadline());
+        let (limiter, request) = self.check_not_empty()?;
+        let ask = || in_acquire_span(&request, limiter.guard().take(&request));
+        let result = match wait {
+            Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
+            None => ask().await,
+        };
+        let result = match result {
+            Ok(Granted::Counted(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
+            Ok(Granted::Degraded(degraded, parts)) => {
+                Ok(Permit::degraded_by(limiter, correction_time_max, degraded, parts))
+            }
+            Err(error) => limiter
+                .shadowed(error)
+                .map(|refused| Permit::shadow(limiter, correction_time_max, refused)),
+        };
+        count(limiter, &request.resource, request.amounts.keys(), result.as_ref());
+        result
+    }
+
+    /// Takes the tokens if they are held, as `try_acquire` does. A request that may wait is left out,
+    /// because others may be before it; and one that is traced, for its span.
+    #[cfg(feature = "leasing")]
+    fn take_held(&self) -> Option<Permit> {
+        let leased = self.limiter().leased()?;
+        if self.own_wait().is_some() || is_traced() {
+            return None;
+        }
+        leased.take_if_held(self)
+    }
+}
+
+impl<'a> IntoFuture for AcquireRequest<&'a Limiter> {
+    type Output = Result<Permit, AcquireError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
