@@ -78,14 +78,14 @@ impl Leased {
         let limiter = request.limiter();
         let correction_time_max = limiter.guard().correction_time_max(request.own_deadline());
         let demands: Vec<_> = debits.into_iter().map(|debit| debit.demands).collect();
-        let shared = remembered.clone();
-        let grants = LazyGrants::when_read(move || shared.grants(demands.iter()));
-        let permit = Permit::held(limiter, correction_time_max, grants);
-        if remembered.may_be_near_limit {
-            let own = &remembered.parts[0].grant;
-            count(limiter, &own.bucket.resource, own.amounts.keys(), Ok(&permit));
-        } else {
+        if !remembered.may_be_near_limit {
             remembered.granted_counters.iter().for_each(|counter| counter.increment(1));
+        }
+        let near = remembered.may_be_near_limit.then(|| remembered.clone());
+        let grants = LazyGrants::when_read(move || remembered.grants(demands.iter()));
+        let permit = Permit::held(limiter, correction_time_max, grants);
+        if let Some(own) = near.as_ref().map(|remembered| &remembered.parts[0].grant) {
+            count(limiter, &own.bucket.resource, own.amounts.keys(), Ok(&permit));
         }
         Some(permit)
     }
