@@ -190,6 +190,24 @@ async fn leased_steady_pace_follows_limits_of_requests() {
     }
 }
 
+/// They follow at once, also where a commit is the only write.
+#[tokio::test(start_paused = true)]
+async fn leased_requests_by_names_follow_their_newest_limits_at_once() {
+    for mode in MODES {
+        let table = Configured::new();
+        let limiter = table.limiter(mode);
+        let ask = async |per_minute| {
+            let limits = [Limit::per_minute("rps", per_minute)];
+            let request = limiter.acquire("u0", "r").consume("rps", 1).limits(limits);
+            request.no_cascade().await.is_ok()
+        };
+        assert!(admitted(5 * SECOND, async || ask(60_000).await).await > 600);
+        admitted(2 * SECOND, async || ask(60).await).await;
+        let after = admitted(MINUTE, async || ask(60).await).await;
+        assert!(LOWERED.contains(&after), "{mode:?}: {after} admitted");
+    }
+}
+
 /// A call that is prepared anew brings its limits, though its tokens are there already.
 #[tokio::test(start_paused = true)]
 async fn leased_prepared_anew_follows_its_limits() {

@@ -29,8 +29,9 @@ pub struct WriteQueue<W> {
     pub(super) unacked: Vec<UnackedWrite>,
     /// Corrections and leases that ended after their callers left, in case they enter again.
     pub(super) ended_without_caller: Vec<(RequestId, Ended)>,
-    /// Ids of lost writes. A write gets the id of one of its requests (`launch`), but none of these:
-    /// see [`note_lost_id`](WriteQueue::note_lost_id).
+    /// Ids of lost writes. A write gets the id of one of its requests or a new one (`launch`), but
+    /// none of these. An item that remembers one says nothing of the request with that id: see
+    /// [`note_lost_id`](WriteQueue::note_lost_id).
     pub(super) unusable_ids: Vec<RequestId>,
     /// Outrun writes in a row.
     pub(super) outruns_in_a_row: u32,
@@ -83,7 +84,7 @@ pub(super) struct SharedWrite<W> {
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. As long as the item
-    /// has one of them, it has not forgotten the write ([`item_may_have_forgotten`]). If the image
+    /// has one of them, it has not forgotten the write (`item_may_have_forgotten`). If the image
     /// was out of date, the item loses them sooner: the queue then assumes too early that the write
     /// may be forgotten, never too late.
     pub(super) ids_before: Vec<RequestId>,

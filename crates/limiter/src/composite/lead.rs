@@ -215,8 +215,8 @@ fn silence() -> TableReply {
     TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
 }
 
-/// A random pause. Its upper bound doubles with each pause in a row, up to a maximum; this pause is
-/// the first or a later one. If other writers outran corrections and no caller waits for tokens, the
+/// A random pause. Its upper bound doubles with each pause in a row, up to a maximum;
+/// `pauses_in_a_row` counts this pause, too. If other writers outran corrections and no caller waits for tokens, the
 /// bound is a multiple of the quickest round trip.
 fn pause(pauses_in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
     let in_a_row = pauses_in_a_row.min(12);

@@ -108,7 +108,7 @@ pub(super) struct AtomicBucket {
     /// True while a task is about to lease more.
     pub(super) is_renewing: AtomicBool,
     /// How often the store answered a write of the bucket, modulo 2^16. Two bytes are there anyway
-    /// (ADR 10), and nobody compares counts that are half a second apart.
+    /// (ADR 10), and nobody compares counts that are more than half a second apart.
     replies: AtomicU16,
 }
 

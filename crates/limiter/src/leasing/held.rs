@@ -1,7 +1,10 @@
 //! A request that takes what this process holds, and never waits.
 
+use std::sync::Arc;
+
 use super::key_ref::KeyRef;
 use super::leased::Leased;
+use super::leased_bucket::LeasedBucket;
 use super::leased_part::{FOUND_MS, LeasedPart};
 use super::remembered::{RememberedPart, RememberedRequest};
 use super::request_buckets::Debit;
@@ -39,8 +42,12 @@ impl AcquireRequest<&Limiter> {
 
 impl Leased {
     /// As [`try_acquire`](AcquireRequest::try_acquire). `None` also for a request that is not valid.
-    /// If too few tokens are held, it leases none: its caller does.
+    /// If too few tokens are held, it leases none: its caller does. For a bucket that is not held it
+    /// looks nothing up.
     pub(crate) fn take_if_held(&self, request: &AcquireRequest<&Limiter>) -> Option<Permit> {
+        let key = KeyRef { entity: request.entity(), resource: request.resource() };
+        let is_held = |bucket: &Arc<LeasedBucket>| bucket.atomic.is_watched();
+        self.leaser.buckets.with(&key, is_held).filter(|is_held| *is_held)?;
         self.take_by_names(request, |_| ()).ok().flatten()
     }
 
@@ -109,6 +116,9 @@ impl Leased {
         if !self.take_held(&parts, None) {
             short(&parts);
             return Ok(None);
+        }
+        for part in &parts {
+            part.bucket.follow(&part.grant.configuration, &self.leaser.interner);
         }
         let grants: Vec<_> = parts.iter().map(|part| part.grant.clone()).collect();
         let permit = Permit::held(limiter, correction_time_max, grants.into());

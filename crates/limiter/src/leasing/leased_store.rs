@@ -230,7 +230,8 @@ impl Store for Leased {
             if correction.mark.is_some() {
                 // Only the store can tell if it was made.
                 let adjusted = self.leaser.store.adjust(correction, clock).await;
-                self.corrected(correction).0.atomic.count_reply();
+                let count = |bucket: &Arc<LeasedBucket>| bucket.atomic.count_reply();
+                _ = self.leaser.buckets.with(correction.bucket, count);
                 return adjusted;
             }
             let (bucket, configuration) = self.corrected(correction);

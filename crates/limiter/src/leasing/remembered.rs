@@ -17,7 +17,8 @@ use super::leased_part::{FOUND_MS, LeasedPart};
 use crate::request::RequestTerms;
 use crate::store::BucketGrant;
 
-/// The most pairs of an entity and a resource that are remembered. They take a few megabytes.
+/// The most pairs of an entity and a resource that are remembered. With few limits they take a few
+/// megabytes.
 const REMEMBERED_MAX: usize = 4_096;
 
 /// The newest request of each entity and resource that was granted from held tokens.

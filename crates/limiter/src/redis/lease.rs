@@ -65,13 +65,13 @@ impl LeaseCalls for RedisStore {
         .boxed()
     }
 
-    /// Limits on Redis are set when the store is made, so they do not change. `before` may come from a
-    /// request of another entity.
     /// Redis stores neither limits nor parents.
     fn own_changes(&self) -> u64 {
         0
     }
 
+    /// Limits on Redis are set when the store is made, so they do not change. `before` may come from a
+    /// request of another entity.
     fn limits_now<'a>(
         &'a self,
         bucket: &'a BucketId,

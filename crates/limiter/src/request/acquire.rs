@@ -113,7 +113,7 @@ impl<L> AcquireRequest<L> {
     /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was
     /// checked once. A limit named here wins over a stored one. An acquire does not read stored
     /// limits if every requested limit is named here. It does so only if the bucket has no room for
-    /// a named limit: a stored limit may have been deleted, which makes room.
+    /// a requested limit: a stored limit may have been deleted, which makes room.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at
     /// most, and a write that refills the bucket writes all of them. A requested limit that does

@@ -42,11 +42,13 @@ impl AcquireRequest<&Limiter> {
     }
 
     /// Takes the tokens if they are held, as `try_acquire` does. A request that may wait is left out,
-    /// because others may be before it; and one that is traced, for its span.
+    /// because others may be before it; one that is traced, for its span; and every request while the
+    /// store is unavailable, because taking may start a lease.
     #[cfg(feature = "leasing")]
     fn take_held(&self) -> Option<Permit> {
         let leased = self.limiter().leased()?;
-        if self.own_wait().is_some() || is_traced() {
+        let is_unavailable = self.limiter().guard().is_breaker_open();
+        if self.own_wait().is_some() || is_traced() || is_unavailable {
             return None;
         }
         leased.take_if_held(self)
