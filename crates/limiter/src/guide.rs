@@ -224,8 +224,8 @@
 //! refuses nothing. [`peek`](crate::Limiter::peek) reads a bucket without taking.
 //! [`Permit::cost`](crate::Permit::cost) says what a grant cost,
 //! [`Permit::remaining`](crate::Permit::remaining) what is left, and every acquire is a `tracing`
-//! span at INFO. (A filter that wants these spans by name or field alone misses those of requests that
-//! took leased tokens.) Tests of programs that use a limiter need no engine: see
+//! span at INFO. (A filter that wants these spans by name or field alone misses those of requests
+//! that took leased tokens.) Tests of programs that use a limiter need no engine: see
 //! [`MemoryStore`](crate::MemoryStore) and [`TestClock`](crate::TestClock).
 //!
 //! # HTTP services

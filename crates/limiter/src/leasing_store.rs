@@ -31,8 +31,8 @@ impl<S: LeaseCalls> LeasingStore for S {}
 /// The part of a [`LeasingStore`] that other crates cannot implement.
 pub trait LeaseCalls: Store {
     /// The buckets of a request, without taking anything; `None`: some of it cannot be leased. This
-    /// deadline counts, and not the request's. With a deadline of zero it makes no call, and fails if
-    /// it would need one.
+    /// deadline counts, and not the request's. With a deadline of zero it makes no call, and fails
+    /// if it would need one.
     fn parts<'a>(
         &'a self,
         request: &'a Request,

@@ -150,8 +150,8 @@ impl WindowWriter<'_> {
         self.settings.retention.expiry_s(self.group.window().end_s(), self.now_s)
     }
 
-    /// Sends an update, which adds usage to the window. If alerts are on, it also stores the amounts of the limits of
-    /// the window's calendar, and returns the window.
+    /// Sends an update, which adds usage to the window. If alerts are on, it also stores the
+    /// amounts of the limits of the window's calendar, and returns the window.
     async fn send_update(
         self,
         watermark: Option<&SequenceNumber>,

@@ -63,7 +63,8 @@ async fn held_tokens_are_taken_without_waiting() {
 /// The limits of a request, its parent, and its amounts.
 type Form = (usize, Option<&'static str>, &'static [(&'static str, i64)]);
 
-/// Requests of one entity that differ in amounts, limits or parent, or are not valid, are told apart.
+/// Requests of one entity that differ in amounts, limits or parent, or are not valid, are told
+/// apart.
 #[tokio::test(start_paused = true)]
 async fn requests_by_names_of_one_entity_are_told_apart() {
     let table = Counted::new(1);
@@ -157,7 +158,8 @@ async fn an_idle_bucket_is_forgotten_although_its_request_is_remembered() {
     }
 }
 
-/// A prepared call keeps its bucket over a pause, and what was counted before it is not counted again.
+/// A prepared call keeps its bucket over a pause, and what was counted before it is not counted
+/// again.
 #[tokio::test(start_paused = true)]
 async fn decisions_are_counted_once() {
     let table = Counted::new(1);

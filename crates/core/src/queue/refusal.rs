@@ -37,7 +37,8 @@ impl<W> WriteQueue<W> {
     ///
     /// - A bucket needs a repair before the request can be judged.
     /// - The request is short. Then, in this order: a bucket is reconfigured if the request
-    ///   brings other limits, after a read if the image may not refuse; the buckets are read if their images may not refuse; the request is refused.
+    ///   brings other limits, after a read if the image may not refuse; the buckets are read if
+    ///   their images may not refuse; the request is refused.
     pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
         let mut is_short = false;
         let mut images_may_refuse = true;
@@ -97,9 +98,9 @@ impl<W> WriteQueue<W> {
         member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
-    /// Refuses a request if its write was outrun, and the item has too little without the refill since
-    /// its last claim, which is recent. Without this rule every process would write again, to claim a few
-    /// milliseconds of refill.
+    /// Refuses a request if its write was outrun, and the item has too little without the refill
+    /// since its last claim, which is recent. Without this rule every process would write again, to
+    /// claim a few milliseconds of refill.
     ///
     /// A claim is recent if it is younger than the claim interval. If it was made before this
     /// request came (`started_at`), it must be younger than `refusal_age_max_ms`, too.
@@ -145,9 +146,8 @@ impl<W> WriteQueue<W> {
 
     /// Refuses a request that was passed over, if a later answer shows that the requests before it
     /// left too little. Refill since it was passed over counts only if a write has claimed it.
-    /// Otherwise refill that comes while it is queued could grant it: it would have waited, which its
-    /// caller did not ask for.
-    /// After a boundary of a calendar the request is not refused here.
+    /// Otherwise refill that comes while it is queued could grant it: it would have waited, which
+    /// its caller did not ask for. After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,

@@ -216,8 +216,8 @@ fn silence() -> TableReply {
 }
 
 /// A random pause. Its upper bound doubles with each pause in a row, up to a maximum;
-/// `pauses_in_a_row` counts this pause, too. If other writers outran corrections and no caller waits for tokens, the
-/// bound is a multiple of the quickest round trip.
+/// `pauses_in_a_row` counts this pause, too. If other writers outran corrections and no caller
+/// waits for tokens, the bound is a multiple of the quickest round trip.
 fn pause(pauses_in_a_row: u32, corrections_were_outrun: bool, quickest: Duration) -> Duration {
     let in_a_row = pauses_in_a_row.min(12);
     let longest = match corrections_were_outrun {

@@ -77,9 +77,9 @@ impl Guard {
             }
             // `Unavailable` around another error: the store answers, but the request is in doubt
             // (`error_at_deadline` in `composite/request_error.rs`). Around `Contended`, the caller
-            // gets `Contended` alone, although tokens may have been taken. It says why, and a program
-            // asks again after it, too. Any other
-            // error stays inside `Unavailable`, which says that tokens may have been taken.
+            // gets `Contended` alone, although tokens may have been taken. It says why, and a
+            // program asks again after it, too. Any other error stays inside `Unavailable`, which
+            // says that tokens may have been taken.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

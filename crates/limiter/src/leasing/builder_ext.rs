@@ -61,13 +61,13 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// downwards too: they fail with [`Unavailable`](crate::AdjustError::Unavailable) and can be
     /// repeated.
     ///
-    /// If the limiter is dropped without [`shutdown`](Limiter::shutdown), the tokens that it holds stay
-    /// consumed, as those of a process that was killed.
+    /// If the limiter is dropped without [`shutdown`](Limiter::shutdown), the tokens that it holds
+    /// stay consumed, as those of a process that was killed.
     ///
     /// For a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is the
-    /// balance of the store at its last answer; an answer to a peek, or to an acquire that could not
-    /// be leased, may show half a second later. It includes neither the tokens that this process
-    /// holds nor the use that it has not written yet.
+    /// balance of the store at its last answer; an answer to a peek, or to an acquire that could
+    /// not be leased, may show half a second later. It includes neither the tokens that this
+    /// process holds nor the use that it has not written yet.
     pub fn leasing(self, mut settings: LeaseSettings) -> Self {
         settings.deadline = as_deadline(settings.deadline);
         self.front(|store, clock| {

@@ -14,13 +14,13 @@ use crate::permit::{LazyGrants, Permit};
 use crate::request::{AcquireRequest, count};
 
 impl AcquireRequest<&Limiter> {
-    /// Takes the tokens if this process holds them, without a call. `None`: it does not, and more is
-    /// leased in the background. For the first request on a bucket, and for one after a pause, await
-    /// the request instead. A time to wait is ignored.
+    /// Takes the tokens if this process holds them, without a call. `None`: it does not, and more
+    /// is leased in the background. For the first request on a bucket, and for one after a pause,
+    /// await the request instead. A time to wait is ignored.
     ///
-    /// The limiter remembers the buckets of the request. For half a second it uses them for requests
-    /// with the same entity, resource, limits and parent, unless this process changes a stored limit
-    /// or a parent.
+    /// The limiter remembers the buckets of the request. For half a second it uses them for
+    /// requests with the same entity, resource, limits and parent, unless this process changes a
+    /// stored limit or a parent.
     ///
     /// [`prepare`](Self::prepare) checks a request once that is made many times.
     ///
@@ -41,9 +41,9 @@ impl AcquireRequest<&Limiter> {
 }
 
 impl Leased {
-    /// As [`try_acquire`](AcquireRequest::try_acquire). `None` also for a request that is not valid.
-    /// If too few tokens are held, it leases none: its caller does. For a bucket that is not held it
-    /// looks nothing up.
+    /// As [`try_acquire`](AcquireRequest::try_acquire). `None` also for a request that is not
+    /// valid. If too few tokens are held, it leases none: its caller does. For a bucket that is not
+    /// held it looks nothing up.
     pub(crate) fn take_if_held(&self, request: &AcquireRequest<&Limiter>) -> Option<Permit> {
         let key = KeyRef { entity: request.entity(), resource: request.resource() };
         let is_held = |bucket: &Arc<LeasedBucket>| bucket.atomic.is_watched();

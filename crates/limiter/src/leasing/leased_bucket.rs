@@ -98,8 +98,8 @@ impl LeasedBucket {
         lock(&self.ledger)
     }
 
-    /// Notes the limits of the newest request, for the next lease. Does nothing while another thread
-    /// holds the ledger, because the next request brings the same limits.
+    /// Notes the limits of the newest request, for the next lease. Does nothing while another
+    /// thread holds the ledger, because the next request brings the same limits.
     pub(super) fn follow(&self, configuration: &Arc<Configuration>, interner: &Interner) {
         if let Ok(mut ledger) = self.ledger.try_lock()
             && let Some(ledger) = ledger.as_mut()

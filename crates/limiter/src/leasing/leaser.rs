@@ -191,8 +191,8 @@ impl Leaser {
         });
     }
 
-    /// Has the background task watch a bucket, and calls `then` with its ledger. Returns `None` after
-    /// a shutdown, if `max_keys` buckets are held, or if another bucket has the name.
+    /// Has the background task watch a bucket, and calls `then` with its ledger. Returns `None`
+    /// after a shutdown, if `max_keys` buckets are held, or if another bucket has the name.
     pub(super) fn watch<R>(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,

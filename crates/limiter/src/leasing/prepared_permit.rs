@@ -79,8 +79,8 @@ impl PreparedPermit<'_> {
     }
 
     /// Gives the tokens back to the process, which gives them to other requests or back to the
-    /// bucket. After a shutdown, or if `max_keys` buckets are held, they stay consumed. To give them
-    /// back to the store, use [`into_permit`](Self::into_permit).
+    /// bucket. After a shutdown, or if `max_keys` buckets are held, they stay consumed. To give
+    /// them back to the store, use [`into_permit`](Self::into_permit).
     pub fn release(self) {
         let leased = &self.of.leased;
         match &self.from {

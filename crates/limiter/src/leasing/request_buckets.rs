@@ -1,4 +1,5 @@
-//! The buckets of a request that leases: finds them, takes from all of them or none, and gives back.
+//! The buckets of a request that leases: finds them, takes from all of them or none, and gives
+//! back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use super::leased_part::LeasedPart;
 use crate::error::AcquireError;
 use crate::store::{BucketGrant, Request};
 
-/// The tokens taken for a request that is not granted yet. Dropping it gives them back, also when the
-/// caller stops waiting.
+/// The tokens taken for a request that is not granted yet. Dropping it gives them back, also when
+/// the caller stops waiting.
 pub(super) struct Taken<'a> {
     pub(super) from: &'a Leased,
     pub(super) parts: &'a [LeasedPart],
@@ -42,7 +43,8 @@ pub(super) struct Debit<'a> {
 }
 
 impl Leased {
-    /// Finds the bucket, or adds one with a slot for each of its limits and of the requested limits.
+    /// Finds the bucket, or adds one with a slot for each of its limits and of the requested
+    /// limits.
     pub(super) fn bucket(
         &self,
         id: &BucketId,

@@ -49,8 +49,8 @@
 //! up to 10^11 tokens a day. A debt ends at 10^12 tokens.
 //!
 //! The time is the caller's, as on other stores, so the clocks of all producers should agree. A
-//! refill time never goes back, except if it was more than a minute ahead. [`TimeSource::Server`] uses
-//! the server's time.
+//! refill time never goes back, except if it was more than a minute ahead. [`TimeSource::Server`]
+//! uses the server's time.
 //!
 //! # Limits and parents
 //!
@@ -86,7 +86,8 @@
 //!
 //! Refusals and outages are those of other stores ([`AcquireError`]). The store sends a script
 //! again under its request's id until the deadline. It takes effect once while the bucket
-//! remembers the id ([`guide`](crate::guide#lost-answers)). A refund that may have been made is not repeated: [`AdjustError::Ambiguous`].
+//! remembers the id ([`guide`](crate::guide#lost-answers)). A refund that may have been made is not
+//! repeated: [`AdjustError::Ambiguous`].
 //!
 //! [`LimitStatus::consumed`]: crate::LimitStatus::consumed
 
