@@ -120,7 +120,7 @@ impl Leased {
         debit: impl Fn(usize) -> Debit<'a>,
         now_ms: i64,
     ) -> bool {
-        // What is taken and put back is not there for other threads meanwhile.
+        // Tokens that this thread takes and puts back are missing for other threads meanwhile.
         if count > 1
             && !(0..count).map(&debit).all(|debit| debit.bucket.atomic.holds(debit.demands))
         {
