@@ -1,13 +1,17 @@
 //! Errors while the table is silent: they say that it does not answer, not that tokens are short or
 //! that other writers interfere.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate::{AcquireError, Limit, Limiter, TestClock};
+use tokio::sync::oneshot;
 
+use crate::intercept::{Call, intercepting};
 use crate::scripted::{Act, Scripted};
-use crate::support::{T0, at, bucket, limiter_on, name};
+use crate::support::{Memory, T0, at, bucket, limiter_on, name};
 
 macro_rules! ask {
     ($limiter:expr, $tokens:expr) => {
@@ -116,4 +120,44 @@ async fn caller_that_is_not_polled_does_not_hold_up_others() {
     held.await.unwrap();
     let stored = table.memory.stored_now(&bucket("u", "r")).unwrap();
     assert_eq!(stored.limits[&name("rpm")].tokens.get(), 57_000);
+}
+
+/// A table whose answers another task reads: 400 ms after the call, in several steps.
+#[derive(Debug, Clone, Default)]
+struct ReadElsewhere(Memory, Arc<AtomicU32>);
+
+impl ReadElsewhere {
+    async fn intercept<T>(&self, call: Call<'_>, done: impl Future<Output = T>) -> T {
+        if matches!(call, Call::Write(..)) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            let (answer, answered) = oneshot::channel();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(400)).await;
+                for _ in 0..5 {
+                    tokio::task::yield_now().await;
+                }
+                answer.send(())
+            });
+            answered.await.unwrap();
+        }
+        done.await
+    }
+}
+
+intercepting!(ReadElsewhere, 0);
+
+/// The process gets no processor time for a second. The answer came meanwhile, so the write is not
+/// sent again.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_came_while_the_process_was_starved_is_read() {
+    let (table, clock) = (ReadElsewhere::default(), TestClock::at(at(T0)));
+    let limiter = limiter_on(table.clone(), &clock);
+    let request = ask!(limiter, 1).deadline(Duration::from_secs(10)).into_future();
+    let starved = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+    };
+    let (granted, ()) = tokio::join!(request, starved);
+    granted.unwrap();
+    assert_eq!(table.1.load(Ordering::Relaxed), 1, "writes");
 }

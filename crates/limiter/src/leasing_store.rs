@@ -56,9 +56,12 @@ pub trait LeaseCalls: Store {
     /// Leases and settles in one write.
     ///
     /// With `in_doubt` it sends that lost write again under its id, and the request names what the
-    /// write was to settle. If it was done, this returns its result. If not, it leases when the
-    /// tokens are wanted and available, and settles in any case. The lost attempt
-    /// cannot take effect while the bucket remembers the id.
+    /// write was to settle. If it was done, this returns its result. If not, it leases if the
+    /// tokens are wanted and available, and settles in any case. The lost attempt cannot take
+    /// effect while the bucket remembers the id.
+    ///
+    /// A new lease, too, may settle without leasing ([`LeaseOutcome::covers`]). After an error
+    /// without [`LeaseError::in_doubt`], nothing was leased or settled, and nothing will be.
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
@@ -125,6 +128,14 @@ pub struct LeaseOutcome {
     pub image: Option<Arc<CompositeBucket>>,
     /// Its cost. No path: there was nothing to write.
     pub cost: Cost,
+}
+
+impl LeaseOutcome {
+    /// True if it leased the least that was wanted of each limit. It did not if an answer was lost
+    /// and other writers then took the tokens: the lease only settled, to fence its lost write.
+    pub(crate) fn covers(&self, wanted: &BTreeMap<LimitName, LeaseRange>) -> bool {
+        wanted.iter().all(|(limit, range)| self.leased.of(limit) >= range.least)
+    }
 }
 
 /// A lease that was not granted.

@@ -9,10 +9,10 @@ use sluicegate::leasing::Accounting;
 use sluicegate::settings::StoreSettings;
 use sluicegate::store::{Table as _, TableError};
 use sluicegate::types::ClaimInterval;
-use sluicegate::{AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter};
+use sluicegate::{AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, Permit};
 use tokio::time::Instant;
 
-use super::{Counted, SECOND, ample, builder_of, consumed, leased};
+use super::{Counted, SECOND, ample, builder_of, consumed, consumed_on, leased};
 use crate::intercept::{Call, intercepting};
 use crate::scripted::{Act, Scripted};
 use crate::simulated::Simulated;
@@ -121,6 +121,48 @@ async fn a_lost_lease_ahead_of_need_fails_no_request_that_waits() {
     outruns.store(3, Relaxed);
     request().await.unwrap();
     assert_eq!(outruns.load(Relaxed), 0, "three writes came second");
+}
+
+async fn take(limiter: &Limiter, tokens: i64) -> Result<Permit, AcquireError> {
+    let limits = [Limit::every("rps", 10, 3_600 * SECOND)];
+    limiter.acquire("u0", "r").consume("rps", tokens).limits(limits).no_cascade().await
+}
+
+/// The answer to a lease is lost, and then another process takes all tokens. The lost lease is
+/// fenced, and the request that waits for it gets none of its tokens.
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_of_an_emptied_bucket_is_refused() {
+    for mode in [
+        LeaseMode::Strict(Accounting::AtLease),
+        LeaseMode::Strict(Accounting::AtSettle),
+        LeaseMode::WriteBehind { threshold: 1 },
+    ] {
+        for act in [Act::Hang, Act::Slow(Duration::from_secs(1))] {
+            let table = Scripted::default();
+            let clock = Simulated { start: Instant::now(), off_ms: 0 };
+            let settings = LeaseSettings { mode, ..LeaseSettings::default() };
+            let limiter = builder_of(table.clone(), clock, settings).deadline(10 * SECOND).build();
+            let other = CompositeStore::with_table(table.memory.clone());
+            let other = Limiter::builder(other).clock(clock).build();
+            take(&other, 1).await.unwrap();
+            table.on_writes([act]);
+            // More than the threshold, so that it leases in every mode.
+            let leased = take(&limiter, 2);
+            let emptied = async {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                take(&other, 9).await.unwrap();
+            };
+            let (refused, ()) = tokio::join!(leased, emptied);
+            assert!(
+                matches!(refused, Err(AcquireError::LimitExceeded(_))),
+                "{mode:?}: {refused:?}"
+            );
+            let report = limiter.shutdown(SECOND).await;
+            assert!(report.unsettled.is_empty(), "{mode:?}: {report:?}");
+            tokio::time::sleep(2 * SECOND).await;
+            assert_eq!(consumed_on(&table.memory, "u0").await, 10, "{mode:?}, {act:?}");
+        }
+    }
 }
 
 const RATE: u64 = 500;

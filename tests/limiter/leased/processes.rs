@@ -65,13 +65,22 @@ impl Load {
     }
 }
 
-/// The number of requests that a process admitted, and true if it settled everything.
-async fn admitted(mut process: Child) -> (i64, bool) {
+/// The report of a process.
+#[derive(Debug)]
+struct Ended {
+    /// The requests that it admitted.
+    admitted: i64,
+    /// The writes whose results it never learned: their answers came late, on a loaded machine.
+    ambiguous: i64,
+    is_settled: bool,
+}
+
+async fn ended(mut process: Child) -> Ended {
     let mut bytes = Vec::new();
     process.stdout.take().unwrap().read_to_end(&mut bytes).await.unwrap();
     process.wait().await.unwrap();
-    let admitted = bytes.iter().filter(|byte| **byte == b'a').count();
-    (i64::try_from(admitted).unwrap(), bytes.last() == Some(&b'.'))
+    let count = |of| i64::try_from(bytes.iter().filter(|byte| **byte == of).count()).unwrap();
+    Ended { admitted: count(b'a'), ambiguous: count(b'u'), is_settled: bytes.last() == Some(&b'.') }
 }
 
 /// The tokens that were taken so far according to the table, and the time.
@@ -119,16 +128,21 @@ async fn processes_admit_what_the_bucket_earns_and_count_all_of_it() {
         let table = table(&engine).await;
         let start = |_| load.start(&engine, &table, accounting);
         let processes: Vec<_> = (0..load.processes).map(start).collect();
-        let ended = futures_util::future::join_all(processes.into_iter().map(admitted)).await;
-        assert!(ended.iter().all(|(_, is_settled)| *is_settled), "{ended:?}");
-        let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
+        let ended = futures_util::future::join_all(processes.into_iter().map(ended)).await;
+        assert!(ended.iter().all(|process| process.is_settled), "{ended:?}");
+        let admitted: i64 = ended.iter().map(|process| process.admitted).sum();
 
         let images = images(&engine, table.name()).await;
         let took = match accounting {
             "at-lease" => check_stream(&images),
             _ => consumed(images.last().unwrap()).0,
         };
-        assert_eq!(took, admitted * 1_000, "{accounting}: {ended:?}");
+        // Tokens of a write whose result nobody learned may stay counted, or their use uncounted.
+        if ended.iter().all(|process| process.ambiguous == 0) {
+            assert_eq!(took, admitted * 1_000, "{accounting}: {ended:?}");
+        } else if accounting == "at-lease" {
+            assert!(took >= admitted * 1_000, "{accounting}: {took}, {ended:?}");
+        }
         let most = i64::try_from(load.holds()).unwrap();
         println!("{accounting}: {admitted} of {most} admitted, {} writes, {ended:?}", images.len());
         assert!(i128::from(took) <= earned(&images), "{took} of {}", earned(&images));
@@ -148,10 +162,10 @@ async fn killed_processes_lose_what_they_held_at_most() {
     for process in &mut processes[..2] {
         process.start_kill().unwrap();
     }
-    let ended = futures_util::future::join_all(processes.into_iter().map(admitted)).await;
-    let settled: Vec<_> = ended.iter().map(|(_, is_settled)| *is_settled).collect();
+    let ended = futures_util::future::join_all(processes.into_iter().map(ended)).await;
+    let settled: Vec<_> = ended.iter().map(|process| process.is_settled).collect();
     assert_eq!(settled, [false, false, true, true]);
-    let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
+    let admitted: i64 = ended.iter().map(|process| process.admitted).sum();
 
     let images = images(&engine, table.name()).await;
     let took = check_stream(&images) / 1_000;
@@ -189,9 +203,9 @@ async fn processes_that_are_killed_while_they_are_idle_lose_nothing() {
     for process in &mut processes {
         process.start_kill().unwrap();
     }
-    let ended = futures_util::future::join_all(processes.into_iter().map(admitted)).await;
-    assert!(ended.iter().all(|(admitted, settled)| *admitted > 0 && !settled), "{ended:?}");
-    let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
+    let ended = futures_util::future::join_all(processes.into_iter().map(ended)).await;
+    assert!(ended.iter().all(|process| process.admitted > 0 && !process.is_settled), "{ended:?}");
+    let admitted: i64 = ended.iter().map(|process| process.admitted).sum();
     let took = check_stream(&images(&engine, table.name()).await) / 1_000;
     println!("{admitted} admitted, {took} taken: nothing lost by four kills");
     assert_eq!(took, admitted, "{ended:?}");
@@ -212,11 +226,11 @@ async fn processes_on_redis_admit_what_the_bucket_earns_and_lose_what_they_held_
         for process in &mut processes[..kills] {
             process.start_kill().unwrap();
         }
-        let ended = futures_util::future::join_all(processes.into_iter().map(admitted)).await;
+        let ended = futures_util::future::join_all(processes.into_iter().map(ended)).await;
         let most = i64::try_from(load.earned_in(begin.elapsed())).unwrap();
-        let is_settled: Vec<_> = ended.iter().map(|(_, is_settled)| *is_settled).collect();
+        let is_settled: Vec<_> = ended.iter().map(|process| process.is_settled).collect();
         assert_eq!(is_settled.iter().filter(|is_settled| !**is_settled).count(), kills);
-        let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
+        let admitted: i64 = ended.iter().map(|process| process.admitted).sum();
 
         let store = RedisStore::new(server.url()).unwrap().prefix(&prefix);
         let limiter = patient(Limiter::builder(store));

@@ -151,9 +151,10 @@ async fn a_key_that_cannot_be_settled_keeps_its_place_and_loses_nothing() {
         for key in 0..10 {
             assert_eq!(consumed(&table, &format!("u{key}")).await, 50, "{mode:?}, {key}");
         }
-        // A first commit finds no item, and cannot tell if there was one.
-        let is_known = limiter.counters().ambiguous.get() == 0;
-        assert!(is_known || mode != MODES[0], "{mode:?}");
+        // In strict mode, eight writes that only settle were sent again: their first attempts may
+        // still return the same tokens (ADR 16). Two had been done.
+        let sent_again = if mode == MODES[0] { 8 } else { 0 };
+        assert_eq!(limiter.counters().ambiguous.get(), sent_again, "{mode:?}");
     }
 }
 

@@ -84,7 +84,7 @@ impl<W> WriteQueue<W> {
             let may_return_twice = shared
                 .members
                 .iter()
-                .any(|member| member.returns_tokens() && !member.asks_for_tokens());
+                .any(|member| member.returns_tokens() && member.leased.is_empty());
             self.counts.ambiguous += u32::from(is_ambiguous || may_return_twice);
         }
         self.end_unacked();

@@ -6,7 +6,7 @@ use super::lease_terms::LeaseTerms;
 use super::member::Member;
 use super::place::{Placement, item_follows, may_join};
 use super::request::Outcome;
-use super::state::{Upkeep, WriteQueue};
+use super::state::{Ended, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::lease_size::lease_size;
 use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName};
@@ -79,7 +79,10 @@ impl<W> WriteQueue<W> {
         }
         let counted = terms.counted(&leased);
         let (returned, counted) = match leased.is_empty() {
-            true => settled(image, configuration, terms, counted),
+            true => {
+                let in_doubt = self.lease_in_doubt(id).unwrap_or_default();
+                settled(image, configuration, terms, counted, &in_doubt)
+            }
             false => (terms.returned.clone(), counted),
         };
         if leased.is_empty() && returned.is_empty() {
@@ -99,10 +102,16 @@ impl<W> WriteQueue<W> {
         self.unacked.iter().any(|write| write.has(id))
     }
 
-    /// The most that a lease may have taken, if a write in flight or in doubt carries it. Its
-    /// caller enters it again under the same id.
+    /// The most that a lease may have taken, if a write in flight or in doubt carries it, or if it
+    /// has ended and its caller has not been told. Its caller enters it again under the same id.
     #[must_use]
     pub fn lease_in_doubt(&self, id: &crate::RequestId) -> Option<Amounts> {
+        if let Some((_, ended)) = self.ended_without_caller.iter().find(|(known, _)| known == id) {
+            return Some(match ended {
+                Ended::Done(leased) => leased.clone(),
+                Ended::Ambiguous => Amounts::new(),
+            });
+        }
         let shared = self.shared.as_ref();
         let members = shared.filter(|shared| shared.is_in_doubt || self.has_call_in_flight());
         let mut members = members.into_iter().flat_map(|shared| &shared.members);
@@ -117,11 +126,15 @@ impl<W> WriteQueue<W> {
 
 /// The returned and counted amounts of a lease that takes nothing, for those of its limits that the
 /// bucket has. If there is no item, the bucket is full, so the returned tokens do not fit.
+///
+/// `in_doubt` are the amounts that a lost write of this lease may have taken. Their limits are
+/// returned, too, some with zero: so there is a write, and it fences the lost one.
 fn settled(
     image: Option<&CompositeBucket>,
     configuration: &Configuration,
     terms: &LeaseTerms,
     mut counted: Amounts,
+    in_doubt: &Amounts,
 ) -> (Amounts, Amounts) {
     let has = |limit: &LimitName| match image {
         Some(image) => image.limits.contains_key(limit),
@@ -130,7 +143,7 @@ fn settled(
     counted.retain(|limit, _| has(limit));
     let mut returned = terms.returned.clone();
     returned.retain(|limit, _| has(limit));
-    for limit in counted.keys() {
+    for limit in counted.keys().chain(in_doubt.keys().filter(|limit| has(limit))) {
         returned.entry(limit.clone()).or_default();
     }
     (returned, counted)

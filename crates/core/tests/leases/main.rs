@@ -1,17 +1,20 @@
 //! Two processes that lease from one bucket, in every order of what may happen to them: leases of one
 //! to three tokens, returns before and after a refill, lost and late answers, a crash at any step.
 //!
-//! Each process has the queue that the limiter drives. Where an answer is lost the caller leaves, and
-//! enters again under the same id.
+//! Each process has the queue that the limiter drives. Where an answer is lost the caller stays, or it
+//! leaves and enters again under the same id.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic and report")]
 
 mod process;
 
+use std::sync::Arc;
+
 use process::{Flight, Phase, Process};
 use sluicegate_core::fixtures::{self, at, milli};
 use sluicegate_core::{
-    BucketId, Change, CompositeBucket, Configuration, LimitBalance, LimitName, RequestId, Rule,
-    Rules, RulesHash,
+    Amounts, Answer, BucketDemand, BucketId, Change, ClaimInterval, CompositeBucket, Configuration,
+    Known, LeaseRange, LeaseTerms, LimitBalance, LimitName, Outcome, Purpose, QueueSettings,
+    QueuedRequest, RequestId, Rule, Rules, RulesHash, WriteQueue,
 };
 use stateright::{Checker as _, Model, Property};
 
@@ -66,6 +69,13 @@ struct State {
     is_broken: Option<&'static str>,
 }
 
+/// The caller of a write without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Caller {
+    Leaves,
+    Stays,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Action {
     HandOut(usize),
@@ -74,8 +84,9 @@ enum Action {
     Lease(usize, i64, bool),
     Settle(usize),
     Land(usize),
-    LandAndLose(usize),
-    GoLate(usize),
+    /// Its answer is lost, and the caller leaves or stays.
+    LandAndLose(usize, Caller),
+    GoLate(usize, Caller),
     LandLate(usize),
     Resolve(usize),
     Correct(usize),
@@ -164,6 +175,14 @@ impl State {
         true
     }
 
+    fn lose_answer(&mut self, of: usize, flight: Flight, caller: Caller) {
+        let now = at(self.now_ms);
+        match caller {
+            Caller::Leaves => self.processes[of].unanswered_and_left(flight, now),
+            Caller::Stays => self.processes[of].unanswered(flight, &self.image, now),
+        }
+    }
+
     fn crash(&mut self, of: usize) {
         let process = &mut self.processes[of];
         self.lost += process.out;
@@ -192,7 +211,7 @@ impl Model for Leases {
             rules_hash: Some(RulesHash::of(&self.configuration.rules())),
             request_ids: Vec::new(),
         };
-        let processes = [0, 1].map(|_| Process::new(image.clone(), at(T0)));
+        let processes = [0, 1].map(|number| Process::new(number, image.clone(), at(T0)));
         vec![State {
             image,
             now_ms: T0,
@@ -237,11 +256,13 @@ impl Model for Leases {
                 Phase::Idle => {}
                 Phase::Waiting(_) => {
                     actions.push(Action::Land(n));
-                    if state.faults.lost > 0 {
-                        actions.push(Action::LandAndLose(n));
-                    }
-                    if state.faults.late > 0 {
-                        actions.push(Action::GoLate(n));
+                    for caller in [Caller::Leaves, Caller::Stays] {
+                        if state.faults.lost > 0 {
+                            actions.push(Action::LandAndLose(n, caller));
+                        }
+                        if state.faults.late > 0 {
+                            actions.push(Action::GoLate(n, caller));
+                        }
                     }
                 }
                 Phase::Unanswered(_) => {
@@ -285,17 +306,17 @@ impl Model for Leases {
                 let is_done = state.land(n, &flight);
                 state.processes[n].answered(flight, is_done, &state.image, now);
             }
-            Action::LandAndLose(n) => {
+            Action::LandAndLose(n, caller) => {
                 state.faults.lost -= 1;
                 let flight = state.processes[n].answer();
                 state.land(n, &flight);
-                state.processes[n].unanswered(flight, now);
+                state.lose_answer(n, flight, caller);
             }
-            Action::GoLate(n) => {
+            Action::GoLate(n, caller) => {
                 state.faults.late -= 1;
                 let flight = state.processes[n].answer();
                 state.late.push((n, Flight { ids: state.ids, ..flight.clone() }));
-                state.processes[n].unanswered(flight, now);
+                state.lose_answer(n, flight, caller);
             }
             Action::LandLate(index) => {
                 let (n, flight) = state.late.remove(index);
@@ -368,7 +389,9 @@ fn whatever_is_lost_no_token_is_there_twice() {
         checked(model(accounting, &[300], [1, 1], Faults { lost: 1, late: 1, crashes: 1 }));
     }
     checked(model(Accounting::AtLease, &[300], [2, 1], Faults { lost: 1, late: 0, crashes: 0 }));
-    checked(model(Accounting::AtSettle, &[300], [2, 1], Faults { lost: 0, late: 1, crashes: 0 }));
+    for accounting in [Accounting::AtLease, Accounting::AtSettle] {
+        checked(model(accounting, &[300], [2, 1], Faults { lost: 0, late: 1, crashes: 0 }));
+    }
 }
 
 #[test]
@@ -376,4 +399,74 @@ fn a_return_after_a_refill_is_not_granted_on_top_of_it() {
     for accounting in [Accounting::AtLease, Accounting::AtSettle] {
         checked(model(accounting, &[100, 300], [2, 1], Faults { lost: 0, late: 0, crashes: 1 }));
     }
+}
+
+/// A lost lease is asked for again, fails twice, and the second failure shows that the lost write
+/// happened. Its caller is told that it is in doubt, and learns its amount when it asks again.
+#[test]
+fn a_lease_that_turns_out_to_be_done_as_it_fails_is_not_forgotten() {
+    let settings = QueueSettings {
+        interval: ClaimInterval::default(),
+        refusal_age_max_ms: 0,
+        is_transactional: false,
+    };
+    let leases = model(Accounting::AtLease, &[], [1, 1], Faults { lost: 0, late: 0, crashes: 0 });
+    let image = leases.init_states().remove(0).image;
+    let (now, lost) = (at(T0), RequestId::from_bits(1));
+    // No caller needs its tokens, so it gives up after two attempts.
+    let range = LeaseRange { least: milli(0), most: milli(3_000) };
+    let terms = LeaseTerms { wanted: [(limit(), range)].into(), ..LeaseTerms::default() };
+    let configuration = Arc::new(leases.configuration.clone());
+    let demand = BucketDemand { amounts: terms.least(), configuration };
+    let lease = QueuedRequest {
+        id: lost.clone(),
+        purpose: Purpose::Lease(Arc::new(terms)),
+        buckets: vec![demand],
+        started_at: now,
+        may_reread_limits: false,
+    };
+    let mut queue = WriteQueue::<()>::new([bucket_id()], settings);
+    let known = Known { image: Some(Arc::new(image)), as_of: now, is_authoritative: true };
+    queue.learn_if_newer(0, &known);
+    let mut ids = 10..;
+    let mut new_id = || RequestId::from_bits(ids.next().unwrap());
+    let mut next_write = |queue: &mut WriteQueue<()>| loop {
+        if let sluicegate_core::Action::Write(write) = queue.next(now, &mut new_id) {
+            return write.plans[0].1.clone();
+        }
+    };
+    let image = known.image.as_deref();
+
+    queue.enter(lease.clone(), (), now);
+    let plan = next_write(&mut queue);
+    let done = plan.changed(image);
+    queue.leave(&lost);
+    queue.answered(Answer::Lost, now);
+    // Another request makes the queue give the lost write up.
+    let correction = QueuedRequest {
+        id: RequestId::from_bits(2),
+        purpose: Purpose::Correct,
+        buckets: vec![BucketDemand { amounts: Amounts::new(), ..lease.buckets[0].clone() }],
+        ..lease.clone()
+    };
+    queue.enter(correction, (), now);
+    let _ = queue.next(now, &mut || RequestId::from_bits(3));
+    let _ = queue.next(now, &mut || RequestId::from_bits(3));
+    queue.take_resolved();
+
+    queue.enter(lease.clone(), (), now);
+    for found in [image.cloned(), done] {
+        next_write(&mut queue);
+        queue.answered(Answer::ConditionFailed(vec![Some(found.map(Arc::new))]), now);
+    }
+    let [((), Outcome::Contended { is_in_doubt: true })] = queue.take_resolved()[..] else {
+        panic!("it should have given up")
+    };
+    // A lease takes a quarter of the balance.
+    let taken = Amounts::from([(limit(), milli(750))]);
+    assert_eq!(queue.lease_in_doubt(&lost), Some(taken.clone()));
+    queue.enter(lease, (), now);
+    let [((), Outcome::Done(done))] = &queue.take_resolved()[..] else { panic!("it was done") };
+    assert_eq!(done.leased, taken);
+    assert_eq!(queue.lease_in_doubt(&lost), None, "its caller knows");
 }

@@ -46,6 +46,8 @@ pub(crate) enum Phase {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
+    /// Tells its ids from those of the other process.
+    number: u64,
     pub(crate) is_alive: bool,
     pub(crate) may_take_back: bool,
     /// The tokens that it may hand out.
@@ -67,13 +69,15 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn new(known: CompositeBucket, now: EpochMillis) -> Self {
+    /// The process with this number, 0 or 1.
+    pub(crate) fn new(number: u64, known: CompositeBucket, now: EpochMillis) -> Self {
         let interval = ClaimInterval::default();
         let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = Some(Arc::new(known));
         queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: false });
         Self {
+            number,
             is_alive: true,
             may_take_back: true,
             held: 0,
@@ -174,7 +178,7 @@ impl Process {
         let want = LeaseRange { least: milli(order.leased), most: milli(order.leased) };
         let terms = LeaseTerms {
             wanted: (order.leased > 0).then_some((limit(), want)).into_iter().collect(),
-            returned: of(order.returned),
+            returned: if order.returned > 0 { of(order.returned) } else { Amounts::new() },
             counted: (order.accounting == Accounting::AtSettle).then(|| of(order.used)),
         };
         let configuration = Arc::new(configuration.clone());
@@ -194,8 +198,8 @@ impl Process {
     fn advance(&mut self, order: Order, image: &CompositeBucket, now: EpochMillis) {
         let mut fence = 0;
         let mut new_id = || {
-            fence += 1;
-            RequestId::from_bits(1_000 * (1 + u64::from(self.writes)) + fence)
+            fence += 2;
+            RequestId::from_bits(1_000 * (1 + u64::from(self.writes)) + fence + self.number)
         };
         loop {
             if let Some(((), outcome)) = self.queue.take_resolved().pop() {
@@ -273,8 +277,14 @@ impl Process {
         self.advance(flight.order, image, now);
     }
 
+    /// No answer comes, and the caller stays: its queue asks again.
+    pub(crate) fn unanswered(&mut self, flight: Flight, image: &CompositeBucket, now: EpochMillis) {
+        self.queue.answered(Answer::Lost, now);
+        self.advance(flight.order, image, now);
+    }
+
     /// No answer comes, and the caller leaves.
-    pub(crate) fn unanswered(&mut self, flight: Flight, now: EpochMillis) {
+    pub(crate) fn unanswered_and_left(&mut self, flight: Flight, now: EpochMillis) {
         self.queue.leave(&flight.order.id);
         self.queue.answered(Answer::Lost, now);
         let Order { behind, .. } = &flight.order;

@@ -15,6 +15,10 @@ use crate::call::new_id;
 use crate::clock::Clock;
 use crate::table::TableError;
 
+/// A timer that is late by this much tells that the process had no processor time.
+const STARVED_MIN: Duration = Duration::from_millis(20);
+/// The time to read an answer that came meanwhile.
+const UNREAD_TIME: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The longest pause after other writers outran corrections, if no caller waits for tokens.
@@ -86,17 +90,26 @@ impl Leader<'_> {
         let mut must_yield = self.lane.lock().had_several_waiters;
         while receiver.is_empty() {
             if self.pending_call.is_some() {
-                let late = self.sent_at + self.lane.lock().answer_time;
-                let reply = tokio::select! {
-                    biased;
-                    reply = self.reply() => reply,
-                    () = timer.at(late) => {
-                        if timer.is_over() {
-                            return false;
-                        }
-                        self.pending_call = None;
-                        silence()
+                let mut late = self.sent_at + self.lane.lock().answer_time;
+                let mut was_starved = false;
+                let reply = loop {
+                    tokio::select! {
+                        biased;
+                        reply = self.reply() => break reply,
+                        () = timer.at(late) => {}
                     }
+                    if timer.is_over() {
+                        return false;
+                    }
+                    // This process had no processor time, so the answer may have come unread. A
+                    // write that is sent again in vain may be forgotten by the bucket.
+                    if !was_starved && late.elapsed() > STARVED_MIN {
+                        (was_starved, late) = (true, Instant::now() + UNREAD_TIME);
+                        self.lane.lock().leader_due_at = Some(late + LATE_MAX);
+                        continue;
+                    }
+                    self.pending_call = None;
+                    break silence();
                 };
                 let mut state = self.lane.lock();
                 let reply = (reply, self.sent_at.elapsed());

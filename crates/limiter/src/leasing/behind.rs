@@ -98,30 +98,38 @@ impl Leaser {
             last: None,
             deadline: left(until),
         };
-        let asked_at = self.times();
-        let (image, read_units) = self.store.read_bucket(&lease, &self.clock).await?;
-        spent.read_units += read_units;
-        let image = self.write_limits(turn, image, spent, left(until)).await?;
-        self.grant(turn, image.as_deref(), threshold, asked_at);
-        if try_take_as_of(turn, need, asked_at) {
-            return Ok(());
-        }
-        lease.deadline = left(until);
-        match self.store.lease(&lease, None, &self.clock).await {
-            Ok(outcome) => {
-                self.meter.count(1);
-                // The lease changed the balance by which the pools were filled.
-                self.grant(turn, outcome.image.as_deref(), threshold, asked_at);
-                *spent += self.spent(outcome);
-                Ok(())
+        loop {
+            let asked_at = self.times();
+            let (image, read_units) = self.store.read_bucket(&lease, &self.clock).await?;
+            spent.read_units += read_units;
+            let image = self.write_limits(turn, image, spent, left(until)).await?;
+            self.grant(turn, image.as_deref(), threshold, asked_at);
+            if try_take_as_of(turn, need, asked_at) {
+                return Ok(());
             }
-            Err(failed) => {
-                self.meter.wrote(failed.attempts);
-                // If it leased any tokens, no caller got them.
-                if failed.in_doubt.is_some() {
-                    self.meter.ambiguous();
+            lease.deadline = left(until);
+            match self.store.lease(&lease, None, &self.clock).await {
+                Ok(outcome) => {
+                    let (covers, attempts) = (outcome.covers(&wanted), outcome.cost.attempts);
+                    self.meter.count(u64::from(covers));
+                    // The lease changed the balance by which the pools were filled.
+                    self.grant(turn, outcome.image.as_deref(), threshold, asked_at);
+                    *spent += self.spent(outcome);
+                    if covers {
+                        return Ok(());
+                    }
+                    if left(until).is_zero() {
+                        return Err(AcquireError::Contended { attempts });
+                    }
                 }
-                Err(failed.error)
+                Err(failed) => {
+                    self.meter.wrote(failed.attempts);
+                    // If it leased any tokens, no caller got them.
+                    if failed.in_doubt.is_some() {
+                        self.meter.ambiguous();
+                    }
+                    return Err(failed.error);
+                }
             }
         }
     }

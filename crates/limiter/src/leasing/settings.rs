@@ -40,8 +40,8 @@ pub struct LeaseSettings {
 /// | on Redis | the counters of the bucket, until it expires; no usage windows, because Redis has no stream | its result is found out while the bucket remembers it and the amounts that it leased |
 ///
 /// If the bucket forgot the write before ([`guide`](crate::guide#lost-answers)), the tokens of the
-/// write are neither handed out nor given back. They are counted in
-/// [`Counters::ambiguous`](crate::store::Counters::ambiguous).
+/// write are neither handed out nor given back, and with `AtSettle` the use that it reported may
+/// stay uncounted. [`Counters::ambiguous`](crate::store::Counters::ambiguous) counts such writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseMode {

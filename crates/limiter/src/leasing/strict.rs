@@ -25,8 +25,9 @@ enum Sent {
 }
 
 impl Leaser {
-    /// Leases the tokens that are needed and those that can be used, and settles. If the store
-    /// cannot tell whether a lease was done, the lease counts as lost, and another one is made.
+    /// Leases the tokens that are needed and those that can be used, and settles. Makes another
+    /// lease in two cases: the store cannot tell whether the lease was done, so the lease counts as
+    /// lost; or the lease got too little ([`LeaseOutcome::covers`]).
     pub(super) async fn lease(
         &self,
         turn: &WriteTurn,
@@ -38,14 +39,14 @@ impl Leaser {
         let until = Instant::now() + deadline;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let (result, is_ambiguous) = self.lease_once(turn, need, kind, accounting, left).await;
-            if result.is_ok() || !is_ambiguous || need.is_empty() || Instant::now() >= until {
+            let (result, needs_another) = self.lease_once(turn, need, kind, accounting, left).await;
+            if result.is_ok() || !needs_another || need.is_empty() || Instant::now() >= until {
                 return result;
             }
         }
     }
 
-    /// Returns also if the store cannot tell whether the lease was done.
+    /// Returns also if another lease must be made for the needed tokens.
     async fn lease_once(
         &self,
         turn: &WriteTurn,
@@ -95,15 +96,22 @@ impl Leaser {
             self.note_duration(start.elapsed());
         }
         let is_ambiguous = result.as_ref().is_err_and(LeaseError::is_ambiguous);
-        let result = self.finish(turn, plan, need, Sent::New, result).map(|cost| {
-            spent += cost;
-            spent
-        });
-        (result, is_ambiguous)
+        let is_short = result.as_ref().is_ok_and(|outcome| !outcome.covers(&plan.wanted));
+        let need = if is_short { &[] } else { need };
+        match self.finish(turn, plan, need, Sent::New, result) {
+            Ok(Cost { attempts, .. }) if is_short => {
+                (Err(AcquireError::Contended { attempts }), true)
+            }
+            Ok(cost) => {
+                spent += cost;
+                (Ok(spent), false)
+            }
+            Err(error) => (Err(error), is_ambiguous),
+        }
     }
 
-    /// Finds out the result of a write in doubt, if there is one; returns also if the store cannot
-    /// tell.
+    /// Finds out the result of a write in doubt, if there is one; returns also if another lease must
+    /// be made.
     async fn resolve_in_doubt(
         &self,
         turn: &WriteTurn,
@@ -148,11 +156,16 @@ impl Leaser {
             lease.deadline = until.saturating_duration_since(Instant::now());
             result = self.store.lease(&lease, in_doubt.take(), &self.clock).await;
         }
+        // A refusal is of the tokens that the lost lease needed. It was not done, and another lease
+        // may need fewer.
+        let is_refused = |error: &LeaseError| {
+            error.in_doubt.is_none() && matches!(error.error, AcquireError::LimitExceeded(_))
+        };
+        let needs_another = result.as_ref().is_err_and(|e| e.is_ambiguous() || is_refused(e));
         // The request that needed tokens has had its answer, so all of them go into the pools.
-        let is_ambiguous = result.as_ref().is_err_and(LeaseError::is_ambiguous);
         let cost = self.finish(turn, plan, &[], Sent::Again, result);
         let cost = cost.map(|cost| Cost { attempts: cost.attempts + tried, ..cost });
-        (cost, is_ambiguous)
+        (cost, needs_another)
     }
 
     /// Notes the result of a write; returns its cost.
@@ -181,8 +194,8 @@ impl Leaser {
                     Some(in_doubt) if !in_doubt.is_ambiguous => {
                         ledger.unfinished().in_doubt = Some(Box::new((in_doubt, plan)));
                     }
-                    None if sent == Sent::New => turn.bucket.undo(ledger, &plan, self.times()),
-                    _ => self.meter.ambiguous(),
+                    Some(_) => self.meter.ambiguous(),
+                    None => turn.bucket.undo(ledger, &plan, self.times()),
                 }
                 Err(failed.error)
             }
