@@ -421,7 +421,7 @@ fn an_acquire_in_doubt_does_not_pause_as_a_correction() {
 #[test]
 fn a_refund_that_an_earlier_write_carried_stays_in_doubt() {
     let item = remembering([11, 12, 13, 14]);
-    for last in [Answer::Unusable, Answer::Busy] {
+    for last in [Answer::TableUnusable, Answer::Busy] {
         let mut process = seeing(&item);
         process.queue.enter(corrects(1, &[("rpm", -3_000)], T0), (), at(T0));
         let Step::Writes(_) = process.step(Some(&item), at(T0)) else { panic!("a write") };

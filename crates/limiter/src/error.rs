@@ -33,8 +33,9 @@ pub enum AcquireError {
         attempts: u32,
     },
     /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`] then): 503. A write whose answer was lost may take effect: then tokens are
-    /// taken although nothing was granted.
+    /// [`StoreFailure`] then); or an earlier answer was lost, and the store answers now (then the
+    /// source is an `AcquireError`): 503. A write whose answer was lost may take effect: then tokens
+    /// are taken although nothing was granted.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid

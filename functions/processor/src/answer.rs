@@ -33,7 +33,7 @@ pub(crate) enum WriteAnswer {
 
 impl WriteAnswer {
     /// The answer of a write that was done, with its units. An answer without units counts as lost.
-    pub(crate) fn of_units(units: Option<f64>, item: Option<WindowItem>) -> Self {
+    pub(crate) fn done_or_lost(units: Option<f64>, item: Option<WindowItem>) -> Self {
         match units {
             Some(write_units) => Self::Done { write_units, item },
             None => Self::Failed(WriteError::empty_answer()),

@@ -53,8 +53,8 @@ pub(crate) struct WindowResult {
     /// Records that the window cannot accept.
     pub(crate) quarantined: Vec<Quarantined>,
     pub(crate) failure: Option<Failure>,
-    /// The window's item in the newest answer that has it. With alerts on, it is `Some` if any
-    /// record of the group was counted, now or before.
+    /// The window's item in the newest answer that has it. With alerts on and without a `failure`,
+    /// it is `Some` if any record of the group was counted, now or before.
     pub(crate) item: Option<WindowItem>,
     /// Alerts that were put into the outbox.
     pub(crate) alerts: u64,
@@ -181,7 +181,10 @@ impl WindowWriter<'_> {
         let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
             Err(_) => return WriteAnswer::Failed(WriteError::out_of_time()),
             Ok(Ok(output)) => {
-                return WriteAnswer::of_units(units(output.consumed_capacity), output.attributes);
+                return WriteAnswer::done_or_lost(
+                    units(output.consumed_capacity),
+                    output.attributes,
+                );
             }
             Ok(Err(error)) => error,
         };
@@ -243,7 +246,7 @@ impl WindowWriter<'_> {
                 .return_consumed_capacity(ReturnConsumedCapacity::Total);
             let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
                 Err(_) => return WriteAnswer::Failed(WriteError::out_of_time()),
-                Ok(Ok(output)) => return WriteAnswer::of_units(units_of(&output), None),
+                Ok(Ok(output)) => return WriteAnswer::done_or_lost(units_of(&output), None),
                 Ok(Err(error)) => error,
             };
             let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =

@@ -43,7 +43,7 @@ impl<W> WriteQueue<W> {
                 self.resolve_unacked();
                 self.refuse(|queue, member| queue.refusal_if_passed_over(member, now));
             }
-            Answer::Unusable => {
+            Answer::TableUnusable => {
                 self.fail_waiting();
                 self.fail_write();
                 self.end_extension();
@@ -65,7 +65,7 @@ impl<W> WriteQueue<W> {
                 }
             }
             Answer::Lost | Answer::Read(_) => self.lost(),
-            Answer::Unusable => self.fail_write(),
+            Answer::TableUnusable => self.fail_write(),
         }
     }
 
@@ -135,8 +135,9 @@ impl<W> WriteQueue<W> {
             if shared.may_be_outdated[*index] && !is_own {
                 self.note_contention(*index, image.as_deref(), now);
             }
-            // `take_image` marks waiting requests only. The requests of the write entered before it
-            // was sent, so they may be refused from this answer, too.
+            // The shared write is taken out of the queue here, so `take_image` does not reach its
+            // requests. They entered before it was sent, so they may be refused from this answer,
+            // too.
             shared.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
             self.take_image(*index, image, now, true);
         }
@@ -322,8 +323,8 @@ impl<W> WriteQueue<W> {
             (_, Upkeep::Reconfigure) => {
                 self.members().for_each(|member| member.seen_since_entry = Default::default());
             }
-            (Answer::Unusable, Upkeep::Repair) => self.fail_waiting(),
-            (Answer::Unusable, Upkeep::Extend) => {
+            (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
+            (Answer::TableUnusable, Upkeep::Extend) => {
                 self.counts.unextended += 1;
                 self.end_extension();
             }

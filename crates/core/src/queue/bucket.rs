@@ -137,8 +137,9 @@ impl QueueBucket {
 
     /// The write that brings the item to the limits of a refused request, if the write is due.
     /// After such a write was outrun, none is due until nobody has claimed for `QUIET_MS`.
-    /// Otherwise newer stored limits are due at once, and the same limits of requests once a
-    /// minute: else two processes with different limits would rewrite the item at every refusal.
+    /// Otherwise a write that brings newer stored limits is due at once. So is one that only brings
+    /// limits that requests name, but for the same limits not more than once a minute: else two
+    /// processes with different limits would rewrite the item at every refusal.
     pub(super) fn reconfiguration(
         &self,
         acquire: Acquire<'_>,

@@ -73,8 +73,8 @@ impl<W> WriteQueue<W> {
             let image = self.buckets[0].image();
             if item_may_have_forgotten(&write.ids_before, image, &write.id) {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
-                // write must fence it. It counts again only after the item has forgotten all ids
-                // that it has now, or is gone.
+                // write must fence it. The write counts as ambiguous again only after the item has
+                // forgotten all ids that the item has now, or if there is no item.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 // A lease, or a request that gives back any tokens, ends here: done twice, it would

@@ -1,4 +1,5 @@
-//! Refuses requests: at once from a recent image, after an outrun, and after being passed over.
+//! Refuses requests: as they enter, while a write is composed, after an outrun, and after they were
+//! passed over.
 
 use super::bucket::QueueBucket;
 use super::member::Member;
@@ -32,8 +33,8 @@ impl<W> WriteQueue<W> {
         None
     }
 
-    /// The reason why this request is not placed into the draft, if there is one without the other
-    /// requests of the draft:
+    /// The result for this request if it is not placed into the draft. The images alone are judged,
+    /// without the other requests of the draft. `None`: neither of these holds:
     ///
     /// - A bucket needs a repair before the request can be judged.
     /// - The request is short. Then, in this order: a bucket is reconfigured if the request
@@ -98,9 +99,9 @@ impl<W> WriteQueue<W> {
         member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
-    /// Refuses a request if its write was outrun, and the item has too little without the refill
-    /// since its last claim, which is recent. Without this rule every process would write again, to
-    /// claim a few milliseconds of refill.
+    /// Refuses a request whose write was outrun, if an item was claimed recently and had too little
+    /// as of that claim. Refill since the claim does not count: otherwise every process would write
+    /// again, to claim a few milliseconds of refill.
     ///
     /// A claim is recent if it is younger than the claim interval. If it was made before this
     /// request came (`started_at`), it must be younger than `refusal_age_max_ms`, too.
@@ -144,10 +145,11 @@ impl<W> WriteQueue<W> {
         is_short.then(|| self.refusal_as_of(member, as_of, now))
     }
 
-    /// Refuses a request that was passed over, if a later answer shows that the requests before it
-    /// left too little. Refill since it was passed over counts only if a write has claimed it.
-    /// Otherwise refill that comes while it is queued could grant it: it would have waited, which
-    /// its caller did not ask for. After a boundary of a calendar the request is not refused here.
+    /// Refuses a request that was passed over (the requests before it took the tokens that it needs),
+    /// if a later answer shows that those requests left too little. Refill since then counts only if
+    /// a write has claimed it. If all refill counted, refill that comes while the request is queued
+    /// could grant it, and the request would have waited, which its caller did not ask for. After a
+    /// boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,

@@ -75,7 +75,7 @@ pub enum Outcome {
         /// True if an attempt may have taken effect, or may still.
         is_in_doubt: bool,
     },
-    /// The table cannot be used ([`Answer::Unusable`]).
+    /// The table cannot be used ([`Answer::TableUnusable`]).
     Failed {
         /// True if an attempt may have taken effect, or may still.
         is_in_doubt: bool,
@@ -155,5 +155,5 @@ pub enum Answer {
     /// No answer came: the call may have been carried out, or may still be.
     Lost,
     /// The table cannot be used, and surely nothing was done.
-    Unusable,
+    TableUnusable,
 }

@@ -174,7 +174,7 @@ impl Lane {
         }
         if matches!(
             reply.answer,
-            Answer::Written(_) | Answer::ConditionFailed(_) | Answer::Unusable
+            Answer::Written(_) | Answer::ConditionFailed(_) | Answer::TableUnusable
         ) {
             // This write is not sent again.
             state.last_write = None;

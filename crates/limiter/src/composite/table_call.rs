@@ -31,7 +31,7 @@ impl TableReply {
         let answer = match table_error {
             TableError::Conflict | TableError::Throttled(_) => Answer::Busy,
             TableError::Unreachable(_) => Answer::Lost,
-            TableError::Setup(_) => Answer::Unusable,
+            TableError::Setup(_) => Answer::TableUnusable,
         };
         Self { answer, write_units: 0.0, read_units: 0.0, table_error: Some(table_error) }
     }

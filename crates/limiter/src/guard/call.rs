@@ -18,8 +18,8 @@ use crate::store_error::{BoxError, described};
 /// How an acquire was granted.
 #[derive(Debug)]
 pub(crate) enum Granted {
-    /// From tokens that the store has counted: by a call, or leased before.
-    Counted(Grant),
+    /// By a call on the store, or from tokens that this process holds.
+    ByStore(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
@@ -48,7 +48,7 @@ impl Guard {
     ) -> Result<Granted, AcquireError> {
         let Some(pass) = self.begin_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
-                return Ok(Granted::Counted(grant));
+                return Ok(Granted::ByStore(grant));
             }
             let not_asked_error = self.health.not_asked_error();
             let cause = Cause::NotAsked { since: not_asked_error.since };
@@ -68,7 +68,7 @@ impl Guard {
                 if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().note(request, &grant.parts);
                 }
-                Ok(Granted::Counted(grant))
+                Ok(Granted::ByStore(grant))
             }
             Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };
@@ -77,9 +77,9 @@ impl Guard {
             }
             // `Unavailable` around another error: the store answers, but the request is in doubt
             // (`error_at_deadline` in `composite/request_error.rs`). Around `Contended`, the caller
-            // gets `Contended` alone, although tokens may have been taken. It says why, and a
-            // program asks again after it, too. Any other error stays inside `Unavailable`, which
-            // says that tokens may have been taken.
+            // gets `Contended` alone, although tokens may have been taken: `Contended` names the
+            // cause, and a program asks again after either error. Any other error stays inside
+            // `Unavailable`, which says that tokens may have been taken.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

@@ -28,7 +28,7 @@ impl AcquireRequest<&Limiter> {
     /// [`InvalidRequest`], also for a limiter that does not lease.
     pub fn try_acquire(self) -> Result<Option<Permit>, InvalidRequest> {
         let Some(leased) = self.limiter().leased() else {
-            self.check_not_empty()?;
+            self.into_request()?;
             return Err(InvalidRequest::NotLeasing);
         };
         let renew = |parts: &[LeasedPart]| {
@@ -107,7 +107,7 @@ impl Leased {
         let correction_time_max =
             request.limiter().guard().correction_time_max(request.own_deadline());
         let terms = request.terms().clone();
-        let (limiter, request) = request.check_not_empty()?;
+        let (limiter, request) = request.into_request()?;
         // Before the lookup: it need not see a change that comes during it.
         let own_changes = self.leaser.store.own_changes();
         let Some(parts) = self.known_parts(&request).filter(|parts| !parts.is_empty()) else {

@@ -57,7 +57,7 @@ impl AcquireRequest<&Limiter> {
     /// setting, if limits or a parent have to be looked up and the store is unavailable.
     pub async fn prepare(self) -> Result<Prepared, AcquireError> {
         let (deadline, wait) = (self.own_deadline(), self.own_wait());
-        let (limiter, request) = self.check_not_empty()?;
+        let (limiter, request) = self.into_request()?;
         let Some(leased) = limiter.leased().cloned() else {
             return Err(InvalidRequest::NotLeasing.into());
         };
@@ -300,7 +300,7 @@ impl Prepared {
             None => ask().await,
         };
         let from = match result {
-            Ok(Granted::Counted(grant)) => Source::Resolved(Box::new(grant)),
+            Ok(Granted::ByStore(grant)) => Source::Resolved(Box::new(grant)),
             Ok(Granted::Degraded(degraded, parts)) => Source::Degraded(Box::new((degraded, parts))),
             Err(error) => Source::Shadowed(Box::new(self.of.limiter.shadowed(error)?)),
         };

@@ -257,8 +257,11 @@ impl<'a> AcquireRequest<&'a Limiter> {
         self.wait
     }
 
-    /// The limiter, and a request for at least one token.
-    pub(crate) fn check_not_empty(self) -> Result<(&'a Limiter, Request), InvalidRequest> {
+    /// The limiter, and the checked request.
+    ///
+    /// # Errors
+    /// The first mistake; [`InvalidRequest::Empty`] for no tokens.
+    pub(crate) fn into_request(self) -> Result<(&'a Limiter, Request), InvalidRequest> {
         let limiter = self.limiter;
         let request = self.check()?;
         if request.amounts.is_empty() {

@@ -22,14 +22,14 @@ impl AcquireRequest<&Limiter> {
         }
         let wait = self.own_wait();
         let correction_time_max = self.limiter().guard().correction_time_max(self.own_deadline());
-        let (limiter, request) = self.check_not_empty()?;
+        let (limiter, request) = self.into_request()?;
         let ask = || in_acquire_span(&request, limiter.guard().take(&request));
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,
         };
         let result = match result {
-            Ok(Granted::Counted(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
+            Ok(Granted::ByStore(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
             Ok(Granted::Degraded(degraded, parts)) => {
                 Ok(Permit::degraded_by(limiter, correction_time_max, degraded, parts))
             }
