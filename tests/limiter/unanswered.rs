@@ -147,17 +147,27 @@ impl ReadElsewhere {
 intercepting!(ReadElsewhere, 0);
 
 /// The process gets no processor time for a second. The answer came meanwhile, so the write is not
-/// sent again.
+/// sent again, whether the caller that leads or one that waits for it is the first to run.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_came_while_the_process_was_starved_is_read() {
-    let (table, clock) = (ReadElsewhere::default(), TestClock::at(at(T0)));
-    let limiter = limiter_on(table.clone(), &clock);
-    let request = ask!(limiter, 1).deadline(Duration::from_secs(10)).into_future();
-    let starved = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        tokio::time::advance(Duration::from_secs(1)).await;
-    };
-    let (granted, ()) = tokio::join!(request, starved);
-    granted.unwrap();
-    assert_eq!(table.1.load(Ordering::Relaxed), 1, "writes");
+    for has_follower in [false, true] {
+        let (table, clock) = (ReadElsewhere::default(), TestClock::at(at(T0)));
+        let limiter = limiter_on(table.clone(), &clock);
+        let request = || ask!(limiter, 1).deadline(Duration::from_secs(10)).into_future();
+        let follower = async {
+            if has_follower {
+                tokio::task::yield_now().await;
+                request().await.unwrap();
+            }
+        };
+        let starved = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::advance(Duration::from_secs(1)).await;
+        };
+        // They are polled in this order.
+        let ((), granted, ()) = futures_util::join!(follower, request(), starved);
+        granted.unwrap();
+        let writes = if has_follower { 2 } else { 1 };
+        assert_eq!(table.1.load(Ordering::Relaxed), writes);
+    }
 }

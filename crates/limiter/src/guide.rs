@@ -137,7 +137,7 @@
 //! both as ambiguous. As long as the bucket can still tell, a refund that it does not show is
 //! repeated. If its first attempt arrives once the bucket has forgotten the id, the tokens are
 //! given back twice; therefore the limiter counts each refund that it repeats after a lost answer.
-//! A refund is also a write by which a process returns leased tokens and leases no others.
+//! A refund is also a write by which a process returns more leased tokens than it leases.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit
 //! remembers what it did in each bucket and completes what is missing

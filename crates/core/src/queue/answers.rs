@@ -81,10 +81,7 @@ impl<W> WriteQueue<W> {
             let is_ambiguous = item_may_have_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have pushed
             // its id out of the item. A second debit admits nothing more; a second refund does.
-            let may_return_twice = shared
-                .members
-                .iter()
-                .any(|member| member.returns_tokens() && member.leased.is_empty());
+            let may_return_twice = shared.members.iter().any(Member::returns_more_than_it_takes);
             self.counts.ambiguous += u32::from(is_ambiguous || may_return_twice);
         }
         self.end_unacked();

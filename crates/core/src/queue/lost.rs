@@ -38,8 +38,7 @@ impl<W> WriteQueue<W> {
     fn end(&mut self, unacked: Vec<UnackedWrite>) {
         for write in unacked {
             if item_may_have_forgotten(&write.ids_before, self.buckets[0].image(), &write.id) {
-                self.counts.ambiguous += 1;
-                self.note_ambiguous_leases(&write);
+                self.end_as_ambiguous(&write, must_not_repeat);
             }
         }
     }
@@ -77,12 +76,7 @@ impl<W> WriteQueue<W> {
                 // forgotten all ids that the item has now, or if there is no item.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
-                // A lease, or a request that gives back any tokens, ends here: done twice, it would
-                // admit too much. Every other request keeps waiting and is written again: done
-                // twice, it takes too much, which is the safe direction.
-                self.end_as_ambiguous(&write, |member| {
-                    member.returns_tokens() || matches!(member.request.purpose, Purpose::Lease(_))
-                });
+                self.end_as_ambiguous(&write, must_not_repeat);
             }
             self.unacked.insert(0, write);
         }
@@ -179,4 +173,11 @@ impl<W> WriteQueue<W> {
         self.add_if_unacked(&shared);
         self.requeue(shared.members);
     }
+}
+
+/// True if a request whose lost write may have happened is not written again: a lease, or a request
+/// that gives back any tokens. Done twice, it would admit too much. Every other request is written
+/// again: done twice, it takes too much, which is the safe direction.
+fn must_not_repeat<W>(member: &Member<W>) -> bool {
+    member.returns_tokens() || matches!(member.request.purpose, Purpose::Lease(_))
 }

@@ -84,6 +84,13 @@ impl<W> Member<W> {
         amounts.any(|amount| *amount < Millitokens::ZERO) || !self.lease_return().is_empty()
     }
 
+    /// True if its write adds to the balance of some limit.
+    pub(super) fn returns_more_than_it_takes(&self) -> bool {
+        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
+        let is_more = |(limit, back): (&LimitName, &Millitokens)| *back > self.leased.of(limit);
+        amounts.any(|amount| *amount < Millitokens::ZERO) || self.lease_return().iter().any(is_more)
+    }
+
     /// True if it is a correction that takes tokens.
     pub(super) fn corrects_upwards(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());

@@ -401,72 +401,139 @@ fn a_return_after_a_refill_is_not_granted_on_top_of_it() {
     }
 }
 
+/// One queue, the image of its bucket, and a lease that no caller needs: it gives up after two
+/// attempts.
+struct Ahead {
+    queue: WriteQueue<()>,
+    image: CompositeBucket,
+    lease: QueuedRequest,
+    ids: u64,
+}
+
+impl Ahead {
+    fn new() -> Self {
+        let settings = QueueSettings {
+            interval: ClaimInterval::default(),
+            refusal_age_max_ms: 0,
+            is_transactional: false,
+        };
+        let faults = Faults { lost: 0, late: 0, crashes: 0 };
+        let model = model(Accounting::AtLease, &[], [1, 1], faults);
+        let image = model.init_states().remove(0).image;
+        let range = LeaseRange { least: milli(0), most: milli(3_000) };
+        let terms = LeaseTerms { wanted: [(limit(), range)].into(), ..LeaseTerms::default() };
+        let configuration = Arc::new(model.configuration);
+        let buckets = vec![BucketDemand { amounts: terms.least(), configuration }];
+        let (id, purpose) = (RequestId::from_bits(1), Purpose::Lease(Arc::new(terms)));
+        let (started_at, may_reread_limits) = (at(T0), false);
+        let lease = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits };
+        let mut queue = WriteQueue::new([bucket_id()], settings);
+        let known = Some(Arc::new(image.clone()));
+        queue.learn_if_newer(0, &Known { image: known, as_of: at(T0), is_authoritative: true });
+        Self { queue, image, lease, ids: 10 }
+    }
+
+    fn enter_lease(&mut self) {
+        self.queue.enter(self.lease.clone(), (), at(T0));
+    }
+
+    fn enter_correction(&mut self, amount: i64) {
+        let mut correction = self.lease.clone();
+        self.ids += 1;
+        correction.id = RequestId::from_bits(self.ids);
+        correction.purpose = Purpose::Correct;
+        correction.buckets[0].amounts = Amounts::from([(limit(), milli(amount))]);
+        self.queue.enter(correction, (), at(T0));
+    }
+
+    /// The next write; the image answers the reads before it.
+    fn next_write(&mut self) -> sluicegate_core::WritePlan {
+        let mut new_id = || {
+            self.ids += 1;
+            RequestId::from_bits(self.ids)
+        };
+        loop {
+            match self.queue.next(at(T0), &mut new_id) {
+                sluicegate_core::Action::Write(write) => return write.plans[0].1.clone(),
+                sluicegate_core::Action::Read(_) => {
+                    let image = Some(Arc::new(self.image.clone()));
+                    self.queue.answered(Answer::Read(vec![image]), at(T0));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Loses the answer to the lease's write, whose caller leaves; returns the item after the write.
+    fn lose_lease(&mut self) -> CompositeBucket {
+        self.enter_lease();
+        let done = self.next_write().changed(Some(&self.image)).unwrap();
+        self.queue.leave(&self.lease.id);
+        self.queue.answered(Answer::Lost, at(T0));
+        done
+    }
+
+    fn fail(&mut self, found: &CompositeBucket) {
+        let found = Some(Some(Arc::new(found.clone())));
+        self.queue.answered(Answer::ConditionFailed(vec![found]), at(T0));
+    }
+
+    fn in_doubt(&self) -> Option<Amounts> {
+        self.queue.lease_in_doubt(&self.lease.id)
+    }
+}
+
 /// A lost lease is asked for again, fails twice, and the second failure shows that the lost write
 /// happened. Its caller is told that it is in doubt, and learns its amount when it asks again.
 #[test]
 fn a_lease_that_turns_out_to_be_done_as_it_fails_is_not_forgotten() {
-    let settings = QueueSettings {
-        interval: ClaimInterval::default(),
-        refusal_age_max_ms: 0,
-        is_transactional: false,
-    };
-    let leases = model(Accounting::AtLease, &[], [1, 1], Faults { lost: 0, late: 0, crashes: 0 });
-    let image = leases.init_states().remove(0).image;
-    let (now, lost) = (at(T0), RequestId::from_bits(1));
-    // No caller needs its tokens, so it gives up after two attempts.
-    let range = LeaseRange { least: milli(0), most: milli(3_000) };
-    let terms = LeaseTerms { wanted: [(limit(), range)].into(), ..LeaseTerms::default() };
-    let configuration = Arc::new(leases.configuration.clone());
-    let demand = BucketDemand { amounts: terms.least(), configuration };
-    let lease = QueuedRequest {
-        id: lost.clone(),
-        purpose: Purpose::Lease(Arc::new(terms)),
-        buckets: vec![demand],
-        started_at: now,
-        may_reread_limits: false,
-    };
-    let mut queue = WriteQueue::<()>::new([bucket_id()], settings);
-    let known = Known { image: Some(Arc::new(image)), as_of: now, is_authoritative: true };
-    queue.learn_if_newer(0, &known);
-    let mut ids = 10..;
-    let mut new_id = || RequestId::from_bits(ids.next().unwrap());
-    let mut next_write = |queue: &mut WriteQueue<()>| loop {
-        if let sluicegate_core::Action::Write(write) = queue.next(now, &mut new_id) {
-            return write.plans[0].1.clone();
-        }
-    };
-    let image = known.image.as_deref();
-
-    queue.enter(lease.clone(), (), now);
-    let plan = next_write(&mut queue);
-    let done = plan.changed(image);
-    queue.leave(&lost);
-    queue.answered(Answer::Lost, now);
+    let mut ahead = Ahead::new();
+    let done = ahead.lose_lease();
     // Another request makes the queue give the lost write up.
-    let correction = QueuedRequest {
-        id: RequestId::from_bits(2),
-        purpose: Purpose::Correct,
-        buckets: vec![BucketDemand { amounts: Amounts::new(), ..lease.buckets[0].clone() }],
-        ..lease.clone()
-    };
-    queue.enter(correction, (), now);
-    let _ = queue.next(now, &mut || RequestId::from_bits(3));
-    let _ = queue.next(now, &mut || RequestId::from_bits(3));
-    queue.take_resolved();
-
-    queue.enter(lease.clone(), (), now);
-    for found in [image.cloned(), done] {
-        next_write(&mut queue);
-        queue.answered(Answer::ConditionFailed(vec![Some(found.map(Arc::new))]), now);
+    ahead.enter_correction(0);
+    ahead.next_write();
+    let before = ahead.image.clone();
+    ahead.fail(&before);
+    ahead.enter_lease();
+    for found in [before, done] {
+        ahead.next_write();
+        ahead.fail(&found);
     }
-    let [((), Outcome::Contended { is_in_doubt: true })] = queue.take_resolved()[..] else {
-        panic!("it should have given up")
-    };
+    let resolved = ahead.queue.take_resolved();
+    let gave_up =
+        |(_, outcome): &((), Outcome)| matches!(outcome, Outcome::Contended { is_in_doubt: true });
+    assert!(resolved.iter().any(gave_up), "{resolved:?}");
     // A lease takes a quarter of the balance.
     let taken = Amounts::from([(limit(), milli(750))]);
-    assert_eq!(queue.lease_in_doubt(&lost), Some(taken.clone()));
-    queue.enter(lease, (), now);
-    let [((), Outcome::Done(done))] = &queue.take_resolved()[..] else { panic!("it was done") };
+    assert_eq!(ahead.in_doubt(), Some(taken.clone()));
+    ahead.enter_lease();
+    let resolved = ahead.queue.take_resolved();
+    let [((), Outcome::Done(done))] = &resolved[..] else { panic!("{resolved:?}") };
     assert_eq!(done.leased, taken);
-    assert_eq!(queue.lease_in_doubt(&lost), None, "its caller knows");
+    assert_eq!(ahead.in_doubt(), None, "its caller knows");
+}
+
+/// A write fences a lost lease, but the item may have forgotten that lease before. The lease that
+/// waits meanwhile is not written again: what it returns would come back twice.
+#[test]
+fn a_lease_that_was_fenced_too_late_is_ambiguous() {
+    let mut ahead = Ahead::new();
+    let before = RequestId::from_bits(7);
+    ahead.image.request_ids = vec![before];
+    let known = Some(Arc::new(ahead.image.clone()));
+    let known = Known { image: known, as_of: at(T0 + 1), is_authoritative: true };
+    ahead.queue.learn_if_newer(0, &known);
+    ahead.lose_lease();
+    ahead.enter_correction(1_000);
+    ahead.next_write();
+    ahead.enter_lease();
+    // Others wrote before the fence.
+    ahead.image.request_ids =
+        (100..).map(RequestId::from_bits).take(RequestId::REMEMBERED).collect();
+    let image = Some(Arc::new(ahead.image.clone()));
+    ahead.queue.answered(Answer::Written(vec![image]), at(T0));
+    let resolved = ahead.queue.take_resolved();
+    let is_ambiguous = |(_, outcome): &((), Outcome)| *outcome == Outcome::Ambiguous;
+    assert!(resolved.iter().any(is_ambiguous), "{resolved:?}");
+    assert_eq!(ahead.queue.take_counts().ambiguous, 1);
 }

@@ -59,8 +59,11 @@ impl Lane {
                         // The leader has stopped. This caller looks for its outcome again, and
                         // leads if no other caller does.
                         () = self.leader_stopped.notified() => {}
-                        () = timer.at(late) => if timer.is_over() {
-                            break None;
+                        () = timer.at(late) => {
+                            if timer.is_over() {
+                                break None;
+                            }
+                            self.wait_for_starved_leader(late);
                         }
                     }
                 }

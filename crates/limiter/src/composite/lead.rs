@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::table::TableError;
 
 /// A timer that is late by this much tells that the process had no processor time.
-const STARVED_MIN: Duration = Duration::from_millis(20);
+pub(super) const STARVED_MIN: Duration = Duration::from_millis(20);
 /// The time to read an answer that came meanwhile.
 const UNREAD_TIME: Duration = Duration::from_millis(100);
 /// The longest pause.
@@ -25,6 +25,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
+    /// Gives the leader time to read an answer, if the process was starved: then the leader is late
+    /// because this caller is, too.
+    pub(super) fn wait_for_starved_leader(&self, due_at: Instant) {
+        let mut state = self.lock();
+        if due_at.elapsed() > STARVED_MIN && state.leader_due_at == Some(due_at) {
+            state.leader_due_at = Some(Instant::now() + UNREAD_TIME);
+        }
+    }
+
     /// Becomes the leader, if there is no active one.
     pub(super) fn lead(self: &Arc<Self>) -> Option<Leader<'_>> {
         let (mut state, now) = (self.lock(), Instant::now());
@@ -105,7 +114,11 @@ impl Leader<'_> {
                     // write that is sent again in vain may be forgotten by the bucket.
                     if !was_starved && late.elapsed() > STARVED_MIN {
                         (was_starved, late) = (true, Instant::now() + UNREAD_TIME);
-                        self.lane.lock().leader_due_at = Some(late + LATE_MAX);
+                        let mut state = self.lane.lock();
+                        if state.term != self.term {
+                            return true;
+                        }
+                        state.leader_due_at = Some(late + LATE_MAX);
                         continue;
                     }
                     self.pending_call = None;

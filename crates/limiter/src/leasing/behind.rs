@@ -96,9 +96,10 @@ impl Leaser {
             returned: &Amounts::new(),
             counting: Counting::Leased,
             last: None,
-            deadline: left(until),
+            deadline: Duration::ZERO,
         };
         loop {
+            lease.deadline = left(until);
             let asked_at = self.times();
             let (image, read_units) = self.store.read_bucket(&lease, &self.clock).await?;
             spent.read_units += read_units;

@@ -156,12 +156,10 @@ impl Leaser {
             lease.deadline = until.saturating_duration_since(Instant::now());
             result = self.store.lease(&lease, in_doubt.take(), &self.clock).await;
         }
-        // A refusal is of the tokens that the lost lease needed. It was not done, and another lease
-        // may need fewer.
-        let is_refused = |error: &LeaseError| {
-            error.in_doubt.is_none() && matches!(error.error, AcquireError::LimitExceeded(_))
-        };
-        let needs_another = result.as_ref().is_err_and(|e| e.is_ambiguous() || is_refused(e));
+        // If nothing is in doubt any more, the lost lease was not done. Its error is about the tokens
+        // that it needed, and another lease may need fewer.
+        let is_over = |error: &LeaseError| error.in_doubt.is_none() || error.is_ambiguous();
+        let needs_another = result.as_ref().is_err_and(is_over);
         // The request that needed tokens has had its answer, so all of them go into the pools.
         let cost = self.finish(turn, plan, &[], Sent::Again, result);
         let cost = cost.map(|cost| Cost { attempts: cost.attempts + tried, ..cost });

@@ -124,6 +124,11 @@ impl<L> AcquireRequest<L> {
         self
     }
 
+    pub(crate) fn without_default_limits(mut self) -> Self {
+        self.terms.limits.without_defaults();
+        self
+    }
+
     /// Takes from this parent's bucket of the same resource too: from both or from none, as
     /// [`CascadeMode`](crate::settings::CascadeMode) says. The parent is not asked for a limit that
     /// it does not have.

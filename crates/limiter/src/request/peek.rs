@@ -36,6 +36,12 @@ impl<'a> PeekRequest<'a> {
         Self { request: self.request.limits(limits) }
     }
 
+    /// Leaves out the limiter's default limits: a bucket is shown with the limits that it has, and
+    /// the stored ones.
+    pub fn without_default_limits(self) -> Self {
+        Self { request: self.request.without_default_limits() }
+    }
+
     /// Limits of the parent's bucket, if they differ from the entity's own.
     pub fn parent_limits(self, limits: impl IntoLimits) -> Self {
         Self { request: self.request.parent_limits(limits) }

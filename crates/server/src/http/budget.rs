@@ -97,7 +97,8 @@ pub(super) async fn budget(
     };
     let mut budgets = Vec::new();
     for resource in &resources {
-        let statuses = state.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await?;
+        let statuses = state.limiter.peek(entity.as_str(), resource.as_str());
+        let statuses = statuses.without_default_limits().no_cascade().await?;
         // After the balances: a boundary in between would mix two periods.
         let now = state.limiter.clock().now();
         for status in statuses {

@@ -9,13 +9,16 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sluicegate::types::EntityRecord;
-use sluicegate::{EntityId, Limit, LimitStatus};
+use sluicegate::{EntityId, Limit, LimitStatus, Resource};
 use utoipa::ToSchema;
 
 use super::amount::number;
 use super::body::Body;
 use super::problem::Problem;
 use crate::state::ServerState;
+
+/// Buckets that are read at a time.
+const READS_AT_ONCE: usize = 16;
 
 /// An entity with its balances.
 #[derive(Serialize, ToSchema)]
@@ -73,15 +76,16 @@ pub(super) async fn show(
 ) -> Result<Json<Entity>, Problem> {
     let entity = EntityId::new(&entity).map_err(Problem::bad)?;
     let (record, reader) = (state.limiter.entity(&entity).await?, state.limiter.reader()?);
-    let resources: Vec<_> =
-        reader.buckets_of_entity(&entity).map_ok(|bucket| bucket.resource).try_collect().await?;
-    let mut buckets = Vec::with_capacity(resources.len());
-    for resource in resources {
-        // As a request would find it, with stored limits that changed since.
-        let limits = state.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await?;
+    let balances = async |resource: Resource| {
+        // With stored limits that changed since.
+        let limits = state.limiter.peek(entity.as_str(), resource.as_str());
+        let limits = limits.without_default_limits().no_cascade().await?;
         let limits = limits.iter().map(BucketBalance::from).collect();
-        buckets.push(BucketBalances { resource: resource.to_string(), limits });
-    }
+        Ok(BucketBalances { resource: resource.to_string(), limits })
+    };
+    let found = reader.buckets_of_entity(&entity).map_err(Problem::from);
+    let buckets = found.map_ok(|bucket| balances(bucket.resource));
+    let buckets = buckets.try_buffered(READS_AT_ONCE).try_collect().await?;
     let (parent, cascade) = record.map_or((None, false), |record| (record.parent, record.cascade));
     let parent = parent.map(|parent| parent.to_string());
     Ok(Json(Entity { entity: entity.to_string(), parent, cascade, buckets }))

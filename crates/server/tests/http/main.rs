@@ -11,7 +11,7 @@ mod tls;
 mod traces;
 
 use serde_json::json;
-use sluicegate::{DynamoStore, Limiter, MemoryStore};
+use sluicegate::{DynamoStore, Limit, LimitSet, Limiter, MemoryStore};
 use sluicegate_testkit::on_every_engine;
 
 use running::{Running, config};
@@ -109,6 +109,33 @@ async fn limits_and_parents_are_stored_and_balances_shown() {
             server.get("/v1/usage?entity=u&from=2026-01-01T00:00:00Z").await.body["windows"],
             json!([])
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bucket_is_shown_with_its_own_limits_and_not_with_the_defaults_of_the_server() {
+    on_every_engine(async |engine| {
+        let store = DynamoStore::new(engine.client().clone(), engine.create_table().await);
+        let defaults = [Limit::per_minute("rpm", 7), Limit::per_month("usd", 7)];
+        let limiter = Limiter::builder(store).default_limits(LimitSet::new(defaults).unwrap());
+        let server = Running::start(config(json!({})), limiter.build()).await;
+        for resource in ["a", "b", "c"] {
+            let wanted = json!({"entity": "u", "resource": resource, "amounts": {"rpm": 10},
+                "limits": ["rpm=100/min", "usd=50/month"]});
+            assert_eq!(server.post("/v1/acquire", &wanted).await.status, 200);
+        }
+        let shown = server.get("/v1/entities/u").await.body;
+        let rules = shown["buckets"].as_array().unwrap().iter().map(|bucket| {
+            let limits = bucket["limits"].as_array().unwrap().iter();
+            (bucket["resource"].clone(), limits.map(|limit| limit["rule"].clone()).collect())
+        });
+        let rules: Vec<(_, Vec<_>)> = rules.collect();
+        let expected = ["a", "b", "c"]
+            .map(|resource| (json!(resource), vec![json!("rpm=100/min"), json!("usd=50/month")]));
+        assert_eq!(rules, expected, "{shown}");
+        let budgets = server.get("/v1/budget?entity=u&resource=a").await.body;
+        assert_eq!(budgets[0]["rule"], "usd=50/month", "{budgets}");
     })
     .await;
 }
