@@ -9,7 +9,7 @@
 //! alone, and sends the first that fit together.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use sluicegate_core::{Amounts, EpochMillis, RequestId, WritePath};
@@ -31,6 +31,9 @@ use crate::store::{Correction, Grant, Request};
 /// alone: the server may be far away, or the leader may be a future that its owner does not poll.
 const PATIENCE: Duration = Duration::from_millis(250);
 
+/// A task that was without processor time for this long counts as stopped.
+const STOPPED_MIN: Duration = Duration::from_secs(1);
+
 /// A request that may share a call.
 struct SharedRequest<'a> {
     store: &'a RedisStore,
@@ -39,7 +42,7 @@ struct SharedRequest<'a> {
     /// False: it is sent alone.
     may_share: bool,
     time: Duration,
-    now: EpochMillis,
+    clock: &'a dyn Clock,
 }
 
 /// A request that waits. If it is dropped, it gives back its grant and passes the lead on.
@@ -74,14 +77,8 @@ impl RedisStore {
         let mut context = CallContext::new(clock, time);
         let shape = Shape::new(targets, amounts);
         let place = self.shared_calls.enter(&shape, amounts);
-        let mut shared = SharedRequest {
-            store: self,
-            shape,
-            amounts,
-            may_share: true,
-            time,
-            now: context.started_at,
-        };
+        let mut shared =
+            SharedRequest { store: self, shape, amounts, may_share: true, time, clock };
         let Some(place) = place else {
             return shared.lead(SharedCall::default(), &mut context).await;
         };
@@ -146,7 +143,7 @@ impl SharedRequest<'_> {
             return;
         }
         let (store, shape) = (self.store.share(), self.shape.clone());
-        let (deadline, clock) = (self.time, FixedClock(self.now));
+        let (deadline, clock) = (self.time, SteppedClock::at(self.clock.now()));
         runtime.spawn(async move {
             let targets = &shape.targets;
             if let Some(id) = in_doubt {
@@ -311,12 +308,26 @@ impl Drop for CallLeader<'_> {
     }
 }
 
-/// A clock that stands at the time of a call.
-struct FixedClock(EpochMillis);
+/// A clock for a task that outlives the caller's clock. It stands at the time at which it was made,
+/// unless the process was stopped since: with a time of long ago, a write would earn refill twice.
+struct SteppedClock {
+    made_at: EpochMillis,
+    by_system: SystemTime,
+}
 
-impl Clock for FixedClock {
+impl SteppedClock {
+    fn at(made_at: EpochMillis) -> Self {
+        Self { made_at, by_system: SystemTime::now() }
+    }
+}
+
+impl Clock for SteppedClock {
     fn now(&self) -> EpochMillis {
-        self.0
+        let passed = self.by_system.elapsed().unwrap_or_default();
+        let passed = if passed < STOPPED_MIN { Duration::ZERO } else { passed };
+        let millis = i64::try_from(passed.as_millis()).unwrap_or(i64::MAX);
+        let now = EpochMillis::new(self.made_at.get().saturating_add(millis));
+        now.unwrap_or(EpochMillis::MAX)
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {

@@ -282,3 +282,40 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     on.ask(LONG, 1).await.unwrap();
     assert_eq!(on.left().await, 95);
 }
+
+/// A process is stopped while its call is in flight, and its caller leaves after it goes on. The
+/// tokens go back as of now: as of then, the refill since would be earned twice.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn tokens_that_come_back_after_a_stop_earn_no_refill_twice() {
+    let server = RedisServer::start().await;
+    let wire = Wire::start(server.address()).await;
+    let clock = TestClock::at(at(T0));
+    let stopped = on(RedisStore::new(format!("redis://{}/", wire.address())).unwrap(), &clock);
+    let other = on(RedisStore::new(server.url()).unwrap(), &clock);
+    let ask = |limiter: &Limiter, tokens| {
+        let limiter = limiter.clone();
+        async move {
+            let request = limiter.acquire("u", "r").consume("l", tokens);
+            request.limits([Limit::per_minute("l", 60)]).no_cascade().await
+        }
+    };
+    let left = async || field::<i64>(&server, KEY, "tokens:l").await / 1_000;
+    ask(&stopped, 1).await.unwrap();
+    wire.silence();
+    let mut leader = Box::pin(ask(&stopped, 1));
+    assert!((&mut leader).now_or_never().is_none());
+    while left().await != 58 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    clock.advance(Duration::from_secs(300));
+    ask(&other, 60).await.unwrap();
+    drop(leader);
+    wire.open();
+    while left().await != 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(field::<i64>(&server, KEY, "lastRefill").await, T0 + 300_000);
+    let refused = ask(&other, 2).await;
+    assert!(matches!(refused, Err(AcquireError::LimitExceeded(_))), "{refused:?}");
+}

@@ -114,7 +114,7 @@ local function read(key, now, packed)
     return bucket
   end
   local count, size, version, head = 0, 0, 0, HEAD
-  if #value > head + 4 then
+  if #value >= head + 4 then
     count, size, version = struct.unpack('<BHB', value, #value - 3)
     head = head + 24 * count
   end

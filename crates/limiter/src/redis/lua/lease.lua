@@ -18,8 +18,8 @@ local id, list, now = ARGV[1], unpack_request(ARGV[2], 4)
 local in_doubt, resolves = ARGV[3] ~= '', ARGV[3] == RESOLVES
 local bucket = read(KEYS[1], now, ARGV[6])
 
-local function answer_leased(status, leased)
-  local reply = answer(status, now, { bucket })
+local function answer_leased(status, leased, ambiguous)
+  local reply = answer(status, now, { bucket }, ambiguous)
   for _, one in ipairs(list) do
     reply[#reply + 1] = leased[one.name] or 0
   end
@@ -60,7 +60,7 @@ if is_short and not resolves then
   return answer(SHORT, now, { refused(KEYS[1], now, list, is_asked, ARGV[6]) })
 end
 -- A late attempt must find the id.
-local leased, has_any = {}, in_doubt
+local leased, has_any, returns_more = {}, in_doubt, false
 for _, one in ipairs(list) do
   local limit = bucket.limits[one.name]
   if limit then
@@ -69,6 +69,7 @@ for _, one in ipairs(list) do
     local amount = is_short and 0 or math.max(least, share)
     local counted = ARGV[5] == USED and used or amount - returned
     has_any = has_any or amount ~= 0 or returned ~= 0 or counted ~= 0
+    returns_more = returns_more or returned > amount
     leased[one.name] = amount > 0 and amount or nil
     take(limit, amount, counted)
   end
@@ -77,4 +78,5 @@ if not has_any then
   return answer_leased(NOTHING, leased)
 end
 write(bucket, id, leased)
-return answer_leased(GRANTED, leased)
+-- A late attempt may return the same tokens again, once the bucket has forgotten the id.
+return answer_leased(GRANTED, leased, in_doubt and returns_more)
