@@ -148,9 +148,10 @@ impl Permit {
     }
 
     /// As [`adjust`](Self::adjust), for several limits in one write for each bucket.
+    /// [`Adjusted::dropped`] names limits that no bucket has.
     ///
     /// # Errors
-    /// [`AdjustError`].
+    /// [`AdjustError`]; [`InvalidRequest::UnknownLimit`] if no bucket has any of the limits.
     pub async fn adjust_all(&self, by: &Amounts) -> Result<Adjusted, AdjustError> {
         self.adjust_each(by, |_| by.clone()).await
     }
@@ -221,7 +222,8 @@ impl Permit {
         let is_unknown = |limit: &&LimitName| {
             adjusted.dropped.contains(limit) && !self.parts.iter().any(|part| knows(part, limit))
         };
-        match limits.keys().find(is_unknown) {
+        // If other limits were corrected, an error would make the caller correct them again.
+        match limits.keys().next().filter(|_| limits.keys().all(|limit| is_unknown(&limit))) {
             Some(limit) => Err(InvalidRequest::UnknownLimit(limit.clone()).into()),
             None => Ok(adjusted),
         }

@@ -33,7 +33,7 @@ impl Permit {
         change: CorrectionChange<'_>,
     ) -> (WriteInFlight<'_>, Result<Adjusted, AdjustError>) {
         let until = Instant::now() + self.deadline;
-        let mut before = Adjusted::default();
+        let (mut before, mut ambiguous) = (Adjusted::default(), None);
         // First settle earlier debits in doubt.
         loop {
             let Some(write) = self.logs()[index].take_in_doubt(change) else { break };
@@ -42,15 +42,22 @@ impl Permit {
                     before.is_forced |= adjusted.is_forced;
                     before.write_units += adjusted.write_units;
                 }
+                // The earlier write counts as made. This call's own change is still to be made.
+                (_, Err(AdjustError::Ambiguous(error))) => ambiguous = Some(error),
                 failed => return failed,
             }
         }
         let write = self.logs()[index].start(change);
-        let (in_flight, mut result) = self.send(index, write, until).await;
-        if let Ok(adjusted) = &mut result {
-            adjusted.is_forced |= before.is_forced;
-            adjusted.write_units += before.write_units;
-        }
+        let (in_flight, result) = self.send(index, write, until).await;
+        let result = match (result, ambiguous) {
+            (Ok(_), Some(error)) => Err(AdjustError::Ambiguous(error)),
+            (Ok(mut adjusted), None) => {
+                adjusted.is_forced |= before.is_forced;
+                adjusted.write_units += before.write_units;
+                Ok(adjusted)
+            }
+            (failed, _) => failed,
+        };
         (in_flight, result)
     }
 

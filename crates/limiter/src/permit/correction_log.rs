@@ -133,11 +133,12 @@ impl CorrectionLog {
         let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
         // The error is `Ambiguous` if tokens may have been given back. So after `Unavailable`
         // nothing was given back, even by a write that also takes tokens. Tokens that the write may
-        // have taken are taken once, because the write is sent again under its id.
-        write.is_in_doubt |= match result {
-            Some(Err(AdjustError::Unavailable(_))) => takes,
+        // have taken are taken once, because the write is sent again under its id. If the caller
+        // stopped waiting, tokens may have been given back, even if an earlier attempt gave none.
+        write.is_in_doubt = match result {
+            Some(Err(AdjustError::Unavailable(_))) => write.is_in_doubt || takes,
             None => only_takes,
-            Some(_) => false,
+            Some(_) => write.is_in_doubt,
         };
         match result {
             Some(Ok(adjusted)) => return self.done(write, &adjusted.dropped),

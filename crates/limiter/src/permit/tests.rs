@@ -249,3 +249,48 @@ async fn mixed_correction_is_made_once() {
         assert_eq!(case.consumed("rpm").0, before + 5, "{fate:?}");
     }
 }
+
+fn amounts<const N: usize>(amounts: [(&str, i64); N]) -> Amounts {
+    amounts.map(|(limit, tokens)| (name(limit), Millitokens::from_tokens(tokens).unwrap())).into()
+}
+
+/// A correction that takes of one limit and gives back of another is not sent a third time after
+/// its caller left: the second attempt may have given the tokens back.
+#[tokio::test]
+async fn a_mixed_correction_that_was_left_gives_nothing_back_twice() {
+    let case = ScriptedPermit::of_one_bucket().await;
+    case.meets(&[Fate::Cut, Fate::HangsAfter]);
+    let to = amounts([("tpm", 45), ("rpm", 2)]);
+    case.permit.correct_to(&to).await.unwrap_err();
+    assert!(case.permit.correct_to(&to).now_or_never().is_none());
+    // The bucket forgets the second attempt.
+    for _ in 0..4 {
+        let limiter = &case.permit.limiter;
+        limiter.acquire("child", "r").consume("rpm", 1).no_cascade().await.unwrap();
+    }
+    case.permit.correct_to(&to).await.unwrap();
+    assert_eq!(case.consumed("tpm").0, 45);
+}
+
+/// An earlier write turns out to be ambiguous. The call that finds this out makes its own change.
+#[tokio::test]
+async fn an_ambiguous_earlier_write_does_not_stand_for_the_new_one() {
+    let case = ScriptedPermit::of_one_bucket().await;
+    case.meets(&[Fate::Cut, Fate::Forgotten]);
+    case.permit.correct_to(&amounts([("tpm", 45), ("rpm", 2)])).await.unwrap_err();
+    let error = case.permit.give_back().await.unwrap_err();
+    assert!(matches!(error, AdjustError::Ambiguous(_)), "{error:?}");
+    assert_eq!((case.consumed("tpm").0, case.consumed("rpm").0), (0, 0));
+}
+
+/// If one of several limits is unknown, the others are corrected, and the call succeeds: an error
+/// would make its caller correct them again.
+#[tokio::test]
+async fn an_unknown_limit_beside_a_known_one_is_dropped() {
+    let case = ScriptedPermit::of_one_bucket().await;
+    let adjusted = case.permit.adjust_all(&amounts([("tpm", 5), ("typo", 1)])).await.unwrap();
+    assert_eq!(adjusted.dropped, [name("typo")]);
+    assert_eq!(case.consumed("tpm").0, 65);
+    let error = case.permit.adjust_all(&amounts([("typo", 1)])).await.unwrap_err();
+    assert!(matches!(error, AdjustError::InvalidRequest(_)), "{error:?}");
+}
