@@ -31,10 +31,13 @@ async fn recover(guard: Arc<Guard>, term: u64) {
     let mut sent_at = Instant::now();
     let mut rounds = interval_at(sent_at + every, every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut probes = JoinSet::new();
+    // Neither of them may hold up the rounds: after some rounds without a sign of life this task
+    // counts as dead, and another one would send the same debits.
+    let (mut probes, mut debits) = (JoinSet::new(), JoinSet::new());
     loop {
         rounds.tick().await;
         while probes.try_join_next().is_some() {}
+        while debits.try_join_next().is_some() {}
         let has_successor = health.recovery.term.load(Ordering::Relaxed) != term;
         if has_successor || health.is_abandoned.load(Ordering::Relaxed) {
             return;
@@ -47,8 +50,11 @@ async fn recover(guard: Arc<Guard>, term: u64) {
             let guard = guard.clone();
             probes.spawn(async move { guard.probe().await });
         }
-        if let Some(local) = health.local.get().filter(|_| !health.circuit.needs_probes()) {
-            guard.debit_pending(&local.pending_debits).await;
+        if debits.is_empty() && health.has_pending_debits() && !health.circuit.needs_probes() {
+            let guard = guard.clone();
+            debits.spawn(async move {
+                guard.debit_pending(&guard.health.local().pending_debits).await;
+            });
         }
         if health.release_recovery() {
             return;
