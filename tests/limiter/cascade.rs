@@ -5,8 +5,9 @@ use std::time::Duration;
 use sluicegate::settings::{CascadeMode, StoreSettings};
 use sluicegate::{AcquireError, AdjustError, Limit, TestClock};
 
+use crate::scripted::{Act, Scripted};
 use crate::support::limiter as make;
-use crate::support::{Engine, T0, at, bucket, name, on_every_store, with_settings};
+use crate::support::{Engine, T0, at, bucket, limiter_on, name, on_every_store, with_settings};
 
 const MODES: [CascadeMode; 2] = [CascadeMode::Transaction, CascadeMode::Compensating];
 
@@ -135,4 +136,25 @@ async fn a_short_parent<E: Engine>(table: E) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_that_is_short_refuses_and_leaves_the_child_alone() {
     on_every_store!(a_short_parent);
+}
+
+/// A lane that had no answer keeps its older image of the child to itself. Tokens that came back
+/// meanwhile by another lane can be taken.
+#[tokio::test(start_paused = true)]
+async fn a_lane_without_an_answer_does_not_spread_an_older_image() {
+    let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
+    let limiter = limiter_on(table.clone(), &clock);
+    let ask =
+        |tokens| limiter.acquire("u", "r").consume("rpm", tokens).limits([Limit::quota("rpm", 10)]);
+    let permit = ask(10).no_cascade().await.unwrap();
+    table.on_reads([Act::Hang]);
+    let of_both = ask(1).parent_limits([Limit::quota("rpm", 100)]).cascade_to("team");
+    let given_back = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        permit.release().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(401)).await;
+        ask(1).no_cascade().await
+    };
+    let (_, granted) = tokio::join!(of_both.into_future(), given_back);
+    granted.unwrap();
 }
