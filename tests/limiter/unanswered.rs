@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate::{AcquireError, Limit, Limiter, TestClock};
+use sluicegate::{AcquireError, AdjustError, Limit, Limiter, TestClock};
 use tokio::sync::oneshot;
 
 use crate::intercept::{Call, intercepting};
 use crate::scripted::{Act, Scripted};
-use crate::support::{Memory, T0, at, bucket, limiter_on, name};
+use crate::support::{Engine as _, Memory, T0, at, bucket, limiter_on, name};
 
 macro_rules! ask {
     ($limiter:expr, $tokens:expr) => {
@@ -170,4 +170,27 @@ async fn an_answer_that_came_while_the_process_was_starved_is_read() {
         let writes = if has_follower { 2 } else { 1 };
         assert_eq!(table.1.load(Ordering::Relaxed), writes);
     }
+}
+
+/// A correction whose answer is lost does not happen, and another write fences it: its id is in the
+/// item. However many writes are lost after that, the id does not stand for the correction.
+#[tokio::test(start_paused = true)]
+async fn a_fenced_correction_is_made_when_it_is_repeated() {
+    let (table, clock, limiter) = used().await;
+    let permit = ask!(limiter, 10).deadline(Duration::from_millis(100)).await.unwrap();
+    table.always(Act::Hang);
+    let failed = permit.adjust("rpm", 5).await;
+    assert!(matches!(failed, Err(AdjustError::Unavailable(_))), "{failed:?}");
+    table.always(Act::Answer);
+    ask!(limiter, 1).await.unwrap();
+    table.always(Act::Hang);
+    for _ in 0..8 {
+        unavailable(ask!(limiter, 1).deadline(Duration::from_millis(100)).await);
+    }
+    table.always(Act::Answer);
+    permit.adjust("rpm", 5).await.unwrap();
+    let consumed =
+        table.memory.image(&bucket("u", "r")).await.unwrap().limits[&name("rpm")].consumed;
+    assert_eq!(consumed.get() / 1_000, 1 + 10 + 1 + 5);
+    drop(clock);
 }

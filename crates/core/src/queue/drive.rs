@@ -7,7 +7,8 @@ use super::state::{Ended, Upkeep, WriteQueue};
 use crate::{EpochMillis, RequestId, extend};
 
 impl<W> WriteQueue<W> {
-    /// Adds a request. It may be resolved at once.
+    /// Adds a request. It may be resolved at once. If a request with its id is in the queue, that
+    /// one gets the new caller.
     pub fn enter(&mut self, request: QueuedRequest, waiter: W, now: EpochMillis) {
         if self.has_no_caller() {
             // The pause was for requests whose callers have left. A new request need not wait for
@@ -27,9 +28,11 @@ impl<W> WriteQueue<W> {
             self.resolved.push((waiter, outcome));
             return;
         }
+        // A request that gives back an acquire has the id of that acquire, and no caller.
+        let waiting = self.waiting.iter_mut().filter(|member| member.waiter.is_some());
         let shared = self.shared.as_mut().map(|shared| &mut shared.members);
-        let same = shared.into_iter().flatten().find(|member| member.request.id == *id);
-        if let Some(member) = same {
+        let mut members = waiting.chain(shared.into_iter().flatten());
+        if let Some(member) = members.find(|member| member.request.id == *id) {
             member.waiter = Some(waiter);
             return;
         }

@@ -160,11 +160,17 @@ impl<W> WriteQueue<W> {
     }
 
     /// Keeps the id of a lost write from being used for another write. If an item remembers it, the
-    /// lost write or a fence has left it there, and it must not stand for the other write.
+    /// lost write or a fence has left it there, and it must not stand for the other write. The
+    /// oldest ids are forgotten, but none that an item has, or that a fence may still put there.
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
         self.unusable_ids.push(id);
         let surplus = self.unusable_ids.len().saturating_sub(UNUSABLE_IDS_MAX);
-        self.unusable_ids.drain(..surplus);
+        let may_be_forgotten = |id: &RequestId| {
+            !self.is_shown(id) && !self.unacked.iter().any(|write| write.id == *id)
+        };
+        let oldest = self.unusable_ids.iter().filter(|id| may_be_forgotten(id));
+        let oldest: Vec<_> = oldest.take(surplus).cloned().collect();
+        self.unusable_ids.retain(|id| !oldest.contains(id));
     }
 
     /// Stops sending a write whose answer was lost.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{Outcome, QueuedRequest, StateOnLeave};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
 use super::lane::{Lane, LaneWaiter};
@@ -41,8 +42,19 @@ impl Lane {
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
         let mut timer = Timer { sleep: sleep.as_mut(), deadline };
         let resolved = loop {
-            if let Ok(resolved) = entered.receiver.try_recv() {
-                break Some(resolved);
+            match entered.receiver.try_recv() {
+                Ok(resolved) => break Some(resolved),
+                Err(TryRecvError::Empty) => {}
+                // The same request has entered again. Its new caller gets the outcome.
+                Err(TryRecvError::Closed) => {
+                    entered.must_leave = false;
+                    return Err(Expired {
+                        on_leave: StateOnLeave::InDoubt,
+                        cost: Cost::default(),
+                        table_error: None,
+                        is_silent: false,
+                    });
+                }
             }
             match self.lead() {
                 Some(leading) => {
@@ -55,7 +67,9 @@ impl Lane {
                     let late = self.lock().leader_due_at.unwrap_or(deadline);
                     tokio::select! {
                         biased;
-                        resolved = &mut entered.receiver => break resolved.ok(),
+                        resolved = &mut entered.receiver => if let Ok(resolved) = resolved {
+                            break Some(resolved);
+                        },
                         // The leader has stopped. This caller looks for its outcome again, and
                         // leads if no other caller does.
                         () = self.leader_stopped.notified() => {}
