@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::leasing::Accounting;
 use sluicegate::{
-    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, TestClock,
+    AcquireError, CompositeStore, EntityId, LeaseMode, LeaseSettings, Limit, Limiter, Resource,
+    TestClock,
 };
+use sluicegate_core::keys::ItemKey;
 use sluicegate_local::InProcess;
 use sluicegate_local::poller::{BatchSize, Duplicates, Poller, Settings as PollerSettings};
 use sluicegate_processor::{Processor, Settings};
@@ -134,6 +137,38 @@ async fn leased_tokens_are_metered_as_they_were_used_once_all_is_settled() {
         check_windows(&engine, &name, sums, seed).await;
     }
     engine.stop().await;
+}
+
+/// zae-limiter 0.8.1 counts on a limit that the item lacks without writing the limit's rule. The
+/// first acquire here writes it, and keeps that count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_another_producer_began_keeps_its_count() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let name = engine.create_table().await;
+        let limiter = limiter(DynamoTable::new(engine.client(), &name), &TestClock::at(at(T0)));
+        let ask = |limit: &str, tokens| {
+            let request = limiter.acquire("user-1", "gpt-4").limits(limits());
+            request.consume(limit, tokens).no_cascade()
+        };
+        let only = [Limit::per_minute("rpm", 600)];
+        let request = limiter.acquire("user-1", "gpt-4").consume("rpm", 1).limits(only);
+        request.no_cascade().await.unwrap();
+        let user = EntityId::new("user-1").unwrap();
+        let key = ItemKey::Bucket(user, Resource::new("gpt-4").unwrap());
+        let number = |milli: i64| AttributeValue::N(milli.to_string());
+        let written = engine.client().update_item().table_name(&name);
+        let written = written.key("PK", AttributeValue::S(key.pk()));
+        let written = written.key("SK", AttributeValue::S(key.sk()));
+        let written = written.update_expression("ADD b_tpm_tk :tk, b_tpm_tc :tc");
+        let written = written.expression_attribute_values(":tk", number(-5_000));
+        written.expression_attribute_values(":tc", number(5_000)).send().await.unwrap();
+        ask("tpm", 3).await.unwrap();
+        let of = |limit: &str| ("user-1".to_owned(), limit.to_owned());
+        let sums = Sums::from([(of("rpm"), 1_000), (of("tpm"), 8_000)]);
+        check_windows(&engine, &name, sums, 0).await;
+        engine.stop().await;
+    }
 }
 
 /// Meters the table's stream and compares the windows with the use.

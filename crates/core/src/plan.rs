@@ -64,7 +64,8 @@ pub enum Change {
         /// Added to the counter, in millitokens. It may differ from the taken amount.
         consumed: i64,
     },
-    /// Writes a limit that the item lacks.
+    /// Writes a limit that the item lacks. Its consumption is added to a counter that another
+    /// producer may have left there.
     Seed(LimitName, LimitBalance),
     /// Writes the rule of a limit that the item has.
     Rule(LimitName, Rule),

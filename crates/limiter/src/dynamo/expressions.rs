@@ -180,7 +180,11 @@ impl<'p> Builder<'p> {
 
     fn seed(&mut self, limit: &'p LimitName, balance: &LimitBalance) {
         self.set_field(limit, BucketField::Tokens, balance.tokens.get());
-        self.set_field(limit, BucketField::Consumed, balance.consumed.get());
+        // Another producer may have counted on a limit without its rule: its count stays. A count of
+        // zero is added too, because a limit has the attribute.
+        let (name, consumed) = (self.field(limit, BucketField::Consumed), balance.consumed.get());
+        let consumed = self.value(self::number(consumed));
+        self.adds.next().name(name).text(" ").value(consumed);
         self.rule(limit, balance.rule);
     }
 
