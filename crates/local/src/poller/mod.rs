@@ -175,7 +175,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
             if Instant::now() >= next_listing && !context.stopping() {
                 for shard in context.startable(finished, &active).await? {
                     let start = lock(progress).checkpoints.get(&shard.id).cloned();
-                    let worker = Worker::new(&shard.id, start, settings);
+                    let worker = Worker::new(&shard, start, settings);
                     active.insert(shard.id);
                     turns.push(worker.turn(&context, Duration::ZERO));
                 }

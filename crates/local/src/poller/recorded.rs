@@ -51,8 +51,11 @@ impl RecordedSource {
 
 impl Source for RecordedSource {
     async fn shards(&self) -> Result<Vec<Shard>, Error> {
-        let shard =
-            |shard: &RecordedShard| Shard { id: shard.id.clone(), parent: shard.parent.clone() };
+        let shard = |shard: &RecordedShard| Shard {
+            id: shard.id.clone(),
+            parent: shard.parent.clone(),
+            is_closed: true,
+        };
         Ok(self.shards.iter().map(shard).collect())
     }
 

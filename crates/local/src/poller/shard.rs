@@ -10,15 +10,18 @@ use super::context::{Context, Mode, lock};
 use super::duplicates::Faults;
 use super::handler::Handler;
 use super::settings::Settings;
-use super::source::{Position, Record, Source};
+use super::source::{Position, Record, Shard, Source};
 use crate::{BoxError, Error};
 
 /// The payload that Lambda accepts for one invocation, less the envelope.
 const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024 - 1024;
 
-/// A real stream may answer with empty pages although records follow; several in a row mean that
-/// there are none now.
-const EMPTY_READS_WHEN_CAUGHT_UP: u32 = 3;
+/// A real stream may answer with empty pages although records follow; so many in a row mean that
+/// an open shard has none now.
+const EMPTY_READS_WHEN_CAUGHT_UP: u32 = 10;
+/// A closed shard is read to its end: else its children would not be read. A shard that never ends,
+/// of an engine that is not DynamoDB, is left after so many empty pages.
+const EMPTY_READS_OF_CLOSED_MAX: u32 = 1_000;
 
 /// The result of a worker's turn.
 pub(super) enum Outcome {
@@ -38,6 +41,8 @@ pub(super) struct Worker {
     /// records.
     read_to: Option<Position>,
     buffer: VecDeque<Record>,
+    /// The empty pages in a row after which a drain has read everything.
+    empty_reads_max: u32,
     ended: bool,
     faults: Option<Faults>,
 }
@@ -51,13 +56,19 @@ struct Stretch {
 }
 
 impl Worker {
-    pub(super) fn new(shard: &str, start: Option<Position>, settings: &Settings) -> Self {
+    pub(super) fn new(shard: &Shard, start: Option<Position>, settings: &Settings) -> Self {
+        let is_closed = shard.is_closed;
         Self {
-            shard: shard.to_owned(),
+            shard: shard.id.clone(),
             read_to: start,
             buffer: VecDeque::new(),
+            empty_reads_max: if is_closed {
+                EMPTY_READS_OF_CLOSED_MAX
+            } else {
+                EMPTY_READS_WHEN_CAUGHT_UP
+            },
             ended: false,
-            faults: settings.duplicates.map(|duplicates| Faults::new(duplicates, shard)),
+            faults: settings.duplicates.map(|duplicates| Faults::new(duplicates, &shard.id)),
         }
     }
 
@@ -119,7 +130,7 @@ impl Worker {
                 continue;
             }
             empty_reads += 1;
-            if context.mode == Mode::Follow || empty_reads >= EMPTY_READS_WHEN_CAUGHT_UP {
+            if context.mode == Mode::Follow || empty_reads >= self.empty_reads_max {
                 break;
             }
         }

@@ -18,6 +18,8 @@ pub struct Shard {
     pub id: String,
     /// The shard whose records come before any of this one.
     pub parent: Option<String>,
+    /// True if no more records come into it: the shards that it was split into are known.
+    pub is_closed: bool,
 }
 
 /// A place in a shard: just after some record. A sequence number for a real stream, a count of

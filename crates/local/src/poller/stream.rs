@@ -1,11 +1,12 @@
 //! A real stream, through the DynamoDB Streams API.
 //!
-//! A shard is closed when a read returns no further iterator, and by nothing else: engines report
-//! an `EndingSequenceNumber` for open shards too. Iterators are kept between reads, because only
+//! A shard has ended when a read returns no further iterator. It is closed, and will end, if it has
+//! a child; its `EndingSequenceNumber` says nothing, because some engines report one for open shards
+//! too. Iterators are kept between reads, because only
 //! following one gets past a stretch of empty pages; they live for 15 minutes and are fetched anew
 //! from the position when they have expired.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aws_sdk_dynamodbstreams::Client;
@@ -150,11 +151,16 @@ impl Source for StreamSource {
                 .ok_or_else(|| failed("DescribeStream", &self.stream_arn)("the reply is empty"))?;
             for shard in description.shards.unwrap_or_default() {
                 if let Some(id) = shard.shard_id {
-                    shards.push(Shard { id, parent: shard.parent_shard_id });
+                    shards.push(Shard { id, parent: shard.parent_shard_id, is_closed: false });
                 }
             }
             start = description.last_evaluated_shard_id;
             if start.is_none() {
+                let parents: BTreeSet<_> =
+                    shards.iter().filter_map(|shard| shard.parent.clone()).collect();
+                for shard in &mut shards {
+                    shard.is_closed = parents.contains(&shard.id);
+                }
                 return Ok(shards);
             }
         }

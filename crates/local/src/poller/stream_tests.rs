@@ -206,7 +206,8 @@ async fn all_pages_of_the_shard_list_are_read_with_parents() {
     );
     let (source, replies) = scripted(vec![first, second]).await;
     let shards = source.shards().await.unwrap();
-    assert_eq!(shards[0], Shard { id: "shardId-00000001-a".into(), parent: None });
+    let first = Shard { id: "shardId-00000001-a".into(), parent: None, is_closed: true };
+    assert_eq!(shards[0], first);
     assert_eq!(shards[1].parent.as_deref(), Some("shardId-00000001-a"));
     assert!(replies.lock().unwrap().is_empty());
 }
@@ -249,6 +250,27 @@ async fn a_drain_goes_on_past_empty_pages() {
     let report = poller.drain().await.unwrap();
     assert_eq!(poller.handler().batches(), [[1]]);
     assert_eq!(report.checkpoints[SHARD], Position::new(sequence_number(1)));
+    assert!(replies.lock().unwrap().is_empty());
+}
+
+/// A closed shard has an end, and its child comes after it.
+#[tokio::test]
+async fn a_drain_reads_a_closed_shard_to_its_end() {
+    let describe = || {
+        let child = json!({"ShardId": "shardId-2", "ParentShardId": SHARD});
+        let shards = json!({"Shards": [{"ShardId": SHARD}, child]});
+        ("DescribeStream", 200, json!({"StreamDescription": shards}))
+    };
+    let mut calls = vec![describe(), ("GetShardIterator", 200, iterator("i0"))];
+    calls.extend((0..50).map(|_| ("GetRecords", 200, page_of(&[], Some("i1")))));
+    calls.extend([("GetRecords", 200, page_of(&[1], None)), describe()]);
+    calls.extend([("GetShardIterator", 200, iterator("i2"))]);
+    calls.extend([("GetRecords", 200, page_of(&[2], None)), describe()]);
+    let (source, replies) = scripted(calls).await;
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(source, handler, settings(10));
+    poller.drain().await.unwrap();
+    assert_eq!(poller.handler().batches(), [[1], [2]]);
     assert!(replies.lock().unwrap().is_empty());
 }
 

@@ -193,7 +193,7 @@ struct Growing(Mutex<VecDeque<Box<RawValue>>>);
 
 impl Source for Growing {
     async fn shards(&self) -> Result<Vec<Shard>, Error> {
-        Ok(vec![Shard { id: "open".into(), parent: None }])
+        Ok(vec![Shard { id: "open".into(), parent: None, is_closed: false }])
     }
 
     async fn read(&self, _: &str, _: Option<&Position>, limit: usize) -> Result<Page, Error> {
