@@ -148,7 +148,7 @@ impl Permit {
     }
 
     /// As [`adjust`](Self::adjust), for several limits in one write for each bucket.
-    /// [`Adjusted::dropped`] names limits that no bucket has.
+    /// [`Adjusted::dropped`] names limits that one of the buckets does not have.
     ///
     /// # Errors
     /// [`AdjustError`]; [`InvalidRequest::UnknownLimit`] if no bucket has any of the limits.

@@ -169,8 +169,9 @@ impl<W> WriteQueue<W> {
         let naming = members.iter().filter(may_name);
         let naming = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         // No two plans under one id may share a generation. While a request is in the queue, its
-        // attempts only grow. If it leaves and enters again, they begin at zero. By then no earlier
-        // plan under its id can still happen: each has failed, or the id is unusable.
+        // attempts only grow. If it leaves and enters again, they begin at zero. By then each
+        // earlier plan under its id has failed, or the id is unusable, and this write gets another
+        // one.
         let generation = naming.map_or(0, |member| member.attempts);
         let id = naming.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);

@@ -28,8 +28,10 @@ impl<W> WriteQueue<W> {
 
     /// Ends all unacked writes: the write that just happened has fenced them. A fence succeeds only
     /// if the item remembers none of their ids. So none of them had happened before it, except one
-    /// whose id the item may have forgotten: that one counts as ambiguous. The fence also put their
-    /// ids into the item, and while these are there none of the unacked writes can happen.
+    /// whose id the item may have forgotten: that one counts as ambiguous. This is judged by the
+    /// item after the fence, and the fence's own ids may have pushed out the last older ones; so a
+    /// write may count as ambiguous that certainly had not happened. The fence also put the ids of
+    /// the unacked writes into the item, and while these are there none of those writes can happen.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -65,6 +67,10 @@ impl<W> WriteQueue<W> {
         let mut unacked = std::mem::take(&mut self.unacked);
         while let Some(mut write) = unacked.pop() {
             if self.is_shown(&write.id) {
+                // Requests that were written again get the result of this write.
+                for earlier in &mut unacked {
+                    earlier.requests.retain(|request| !write.has(&request.id));
+                }
                 self.end(unacked);
                 self.happened(write);
                 return;
@@ -88,8 +94,8 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// No image can tell any more whether this write happened, and it may still happen. Ends those
-    /// of its waiting requests that `ends` selects, as ambiguous.
+    /// No image can tell any more whether this write happened. Ends those of its waiting requests
+    /// that `ends` selects, as ambiguous.
     fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
         self.note_ambiguous_leases(write);
@@ -142,12 +148,12 @@ impl<W> WriteQueue<W> {
         if !shared.is_in_doubt {
             return;
         }
-        self.note_lost_id(shared.id.clone());
         self.unacked.push(UnackedWrite::new(
             &shared.id,
             &shared.members,
             shared.ids_before.clone(),
         ));
+        self.note_lost_id(shared.id.clone());
     }
 
     /// Forgets the oldest unacked writes if the next write cannot fence all of them. A forgotten
@@ -164,12 +170,12 @@ impl<W> WriteQueue<W> {
     /// oldest ids are forgotten, but none that an item has, or that a fence may still put there.
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
         self.unusable_ids.push(id);
-        let surplus = self.unusable_ids.len().saturating_sub(UNUSABLE_IDS_MAX);
-        let may_be_forgotten = |id: &RequestId| {
-            !self.is_shown(id) && !self.unacked.iter().any(|write| write.id == *id)
+        let may_be_forgotten = |id: &&RequestId| {
+            !self.is_shown(id) && !self.unacked.iter().any(|write| write.id == **id)
         };
-        let oldest = self.unusable_ids.iter().filter(|id| may_be_forgotten(id));
-        let oldest: Vec<_> = oldest.take(surplus).cloned().collect();
+        let mut oldest: Vec<_> =
+            self.unusable_ids.iter().filter(may_be_forgotten).cloned().collect();
+        oldest.truncate(oldest.len().saturating_sub(UNUSABLE_IDS_MAX));
         self.unusable_ids.retain(|id| !oldest.contains(id));
     }
 
@@ -181,9 +187,10 @@ impl<W> WriteQueue<W> {
     }
 }
 
-/// True if a request whose lost write may have happened is not written again: a lease, or a request
-/// that gives back any tokens. Done twice, it would admit too much. Every other request is written
-/// again: done twice, it takes too much, which is the safe direction.
+/// True for a request that is not written again if a lost write of it may have happened: a lease,
+/// which may return tokens, or a request that gives back any. Done twice, it would admit too much.
+/// Every other request is written again: done twice, it takes too much, which is the safe
+/// direction.
 fn must_not_repeat<W>(member: &Member<W>) -> bool {
     member.returns_tokens() || matches!(member.request.purpose, Purpose::Lease(_))
 }

@@ -84,7 +84,7 @@ impl<W> Member<W> {
         amounts.any(|amount| *amount < Millitokens::ZERO) || !self.lease_return().is_empty()
     }
 
-    /// True if its write adds to the balance of some limit.
+    /// True if it gives back more of some limit than it takes of that limit.
     pub(super) fn returns_more_than_it_takes(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
         let is_more = |(limit, back): (&LimitName, &Millitokens)| *back > self.leased.of(limit);

@@ -33,13 +33,15 @@ impl<W> WriteQueue<W> {
         None
     }
 
-    /// The result for this request if it is not placed into the draft. The images alone are judged,
-    /// without the other requests of the draft. `None`: neither of these holds:
+    /// The next step if this request cannot be granted by the images alone, without the other
+    /// requests of the draft. `None`: no bucket needs a repair, and none is short. The first that
+    /// applies:
     ///
-    /// - A bucket needs a repair before the request can be judged.
-    /// - The request is short. Then, in this order: a bucket is reconfigured if the request
-    ///   brings other limits, after a read if the image may not refuse; the buckets are read if
-    ///   their images may not refuse; the request is refused.
+    /// - A bucket needs a repair: the repair.
+    /// - The request brings other limits to a bucket: the write that brings them, or a read if that
+    ///   image may not refuse.
+    /// - An image that is short may not refuse: a read.
+    /// - Otherwise the refusal.
     pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
         let mut is_short = false;
         let mut images_may_refuse = true;
@@ -145,11 +147,11 @@ impl<W> WriteQueue<W> {
         is_short.then(|| self.refusal_as_of(member, as_of, now))
     }
 
-    /// Refuses a request that was passed over (the requests before it took the tokens that it needs),
-    /// if a later answer shows that those requests left too little. Refill since then counts only if
-    /// a write has claimed it. If all refill counted, refill that comes while the request is queued
-    /// could grant it, and the request would have waited, which its caller did not ask for. After a
-    /// boundary of a calendar the request is not refused here.
+    /// Refuses a request that was passed over (the requests before it took the tokens that it
+    /// needs), if a later answer shows that those requests left too little. Refill since then
+    /// counts only if a write has claimed it. If all refill counted, refill that comes while the
+    /// request is queued could grant it, and the request would have waited, which its caller did
+    /// not ask for. After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,

@@ -19,8 +19,8 @@ pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
 /// Lost writes that one write can fence. It puts their ids and its own into the item, which
 /// remembers four ids.
 pub(super) const FENCED_OFF_MAX: usize = 2;
-/// Ids of lost writes that a queue remembers, besides those that an item has: twice as many as an
-/// item remembers.
+/// Ids of lost writes that a queue remembers, besides those that an item has or a fence may put
+/// there: twice as many as an item remembers.
 pub(super) const UNUSABLE_IDS_MAX: usize = 2 * RequestId::REMEMBERED;
 /// Corrections and leases that ended after their callers left and are remembered, in case they
 /// enter again.

@@ -437,13 +437,15 @@ impl Ahead {
         self.queue.enter(self.lease.clone(), (), at(T0));
     }
 
-    fn enter_correction(&mut self, amount: i64) {
+    fn enter_correction(&mut self, amount: i64) -> RequestId {
         let mut correction = self.lease.clone();
         self.ids += 1;
         correction.id = RequestId::from_bits(self.ids);
         correction.purpose = Purpose::Correct;
         correction.buckets[0].amounts = Amounts::from([(limit(), milli(amount))]);
+        let id = correction.id.clone();
         self.queue.enter(correction, (), at(T0));
+        id
     }
 
     /// The next write; the image answers the reads before it.
@@ -536,4 +538,41 @@ fn a_lease_that_was_fenced_too_late_is_ambiguous() {
     let is_ambiguous = |(_, outcome): &((), Outcome)| *outcome == Outcome::Ambiguous;
     assert!(resolved.iter().any(is_ambiguous), "{resolved:?}");
     assert_eq!(ahead.queue.take_counts().ambiguous, 1);
+}
+
+/// A lease is written twice, and both answers are lost. The second write is shown when the item may
+/// have forgotten the first one: the lease is done, and its caller learns its amount.
+#[test]
+fn a_lease_that_was_written_twice_is_done_once_one_write_is_shown() {
+    let mut ahead = Ahead::new();
+    ahead.image.request_ids = vec![RequestId::from_bits(7)];
+    let known = Some(Arc::new(ahead.image.clone()));
+    let known = Known { image: known, as_of: at(T0 + 1), is_authoritative: true };
+    ahead.queue.learn_if_newer(0, &known);
+    ahead.lose_lease();
+    // A correction makes the queue give the lost write up, and fails, so nothing is fenced.
+    let correction = ahead.enter_correction(0);
+    ahead.next_write();
+    let before = ahead.image.clone();
+    ahead.enter_lease();
+    ahead.fail(&before);
+    // The lease is written again, with the correction.
+    let mut done = ahead.next_write().changed(Some(&before)).unwrap();
+    for id in [&ahead.lease.id, &correction] {
+        ahead.queue.leave(id);
+    }
+    ahead.queue.answered(Answer::Lost, at(T0));
+    // The correction names the write: the lease's id is that of the first one.
+    let mut ids = done.request_ids.iter();
+    let newest = ids.find(|id| **id != ahead.lease.id).unwrap().clone();
+    let others = (100..).map(RequestId::from_bits).take(RequestId::REMEMBERED - 1);
+    done.request_ids = others.chain([newest]).collect();
+    // Another correction makes the queue give up this write, too, and its failure shows it.
+    ahead.enter_correction(0);
+    ahead.next_write();
+    ahead.enter_lease();
+    ahead.fail(&done);
+    let resolved = ahead.queue.take_resolved();
+    let is_done = |(_, outcome): &((), Outcome)| matches!(outcome, Outcome::Done(done) if !done.leased.is_empty());
+    assert!(resolved.iter().any(is_done), "{resolved:?}");
 }

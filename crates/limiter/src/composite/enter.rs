@@ -36,7 +36,7 @@ impl Lane {
             let waiter = LaneWaiter { sender, cost: Cost::default() };
             state.queue.enter(request(), waiter, clock.now());
             let replies = state.replies;
-            self.dispatch(&mut state, calls);
+            self.hand_out_results(&mut state, calls);
             replies
         };
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
@@ -51,7 +51,8 @@ impl Lane {
                     return Err(Expired {
                         on_leave: StateOnLeave::InDoubt,
                         cost: Cost::default(),
-                        table_error: None,
+                        // The table may be all right.
+                        table_error: Some(Arc::new(TableError::Conflict)),
                         is_silent: false,
                     });
                 }
@@ -88,11 +89,10 @@ impl Lane {
             return Ok(resolved);
         }
         let has_call_in_flight = self.lock().queue.has_call_in_flight();
-        let (on_leave, cost) = entered.leave();
-        // The request may have been resolved just before it left.
-        if let Ok(resolved) = entered.receiver.try_recv() {
-            return Ok(resolved);
-        }
+        let (on_leave, cost) = match entered.leave() {
+            Ok(resolved) => return Ok(resolved),
+            Err(left) => left,
+        };
         let state = self.lock();
         // In a pause no call is in flight, so the table is not silent.
         let is_silent = has_call_in_flight && state.replies == replies_before;
@@ -116,12 +116,21 @@ struct LeaveOnDrop<'a> {
 
 impl LeaveOnDrop<'_> {
     /// Gives the request up: its time is over.
-    fn leave(&mut self) -> (StateOnLeave, Cost) {
+    ///
+    /// # Errors
+    /// The state of the request, if it was not resolved just before.
+    fn leave(&mut self) -> Result<Resolved, (StateOnLeave, Cost)> {
         self.must_leave = false;
         let mut state = self.lane.lock();
+        match self.receiver.try_recv() {
+            Ok(resolved) => return Ok(resolved),
+            // The same request has entered again: its place is the new caller's.
+            Err(TryRecvError::Closed) => return Err((StateOnLeave::InDoubt, Cost::default())),
+            Err(TryRecvError::Empty) => {}
+        }
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
         Lane::drop_call_for_nobody(&mut state);
-        (on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default())
+        Err((on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default()))
     }
 }
 
@@ -132,15 +141,18 @@ impl Drop for LeaveOnDrop<'_> {
         }
         let request = (self.request)();
         let mut state = self.lane.lock();
-        let (on_leave, _) = state.queue.leave(&request.id);
-        // The outcome may have been sent already.
-        match (on_leave, self.receiver.try_recv()) {
-            (StateOnLeave::Done(done), _)
-            | (_, Ok(Resolved { outcome: Outcome::Done(done), .. })) => {
-                state.queue.done_unseen(request, done);
-            }
-            _ => {}
+        let done = match self.receiver.try_recv() {
+            // The outcome was sent already.
+            Ok(Resolved { outcome: Outcome::Done(done), .. }) => Some(done),
+            Ok(_) | Err(TryRecvError::Closed) => None,
+            Err(TryRecvError::Empty) => match state.queue.leave(&request.id) {
+                (StateOnLeave::Done(done), _) => Some(done),
+                _ => None,
+            },
+        };
+        if let Some(done) = done {
+            state.queue.done_unseen(request, done);
         }
-        self.lane.end_call_later(&mut state);
+        self.lane.await_call_in_background(&mut state);
     }
 }

@@ -128,7 +128,7 @@ impl Lane {
     }
 
     /// Hands over the counts of the queue, and sends the callers the outcomes of their requests.
-    pub(super) fn dispatch(&self, state: &mut LaneState, calls: &dyn Calls) {
+    pub(super) fn hand_out_results(&self, state: &mut LaneState, calls: &dyn Calls) {
         let counts = state.queue.take_counts();
         if counts != Counts::default() {
             calls.count(counts, &self.buckets);
@@ -211,7 +211,7 @@ impl Lane {
 
     /// Awaits a call that no caller waits for, in the background: its answer tells if the tokens of
     /// callers that left were taken. Outside a runtime the answer counts as lost.
-    pub(super) fn end_call_later(self: &Arc<Self>, state: &mut LaneState) {
+    pub(super) fn await_call_in_background(self: &Arc<Self>, state: &mut LaneState) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Self::drop_call_for_nobody(state);
         };
@@ -219,7 +219,7 @@ impl Lane {
             let lane = Arc::clone(self);
             runtime.spawn(async move {
                 if let Some(leader) = lane.lead() {
-                    leader.end_call().await;
+                    leader.await_call().await;
                 }
             });
         }

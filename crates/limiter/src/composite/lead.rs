@@ -25,8 +25,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
-    /// Gives the leader time to read an answer, if the process was starved: then the leader is late
-    /// because this caller is, too.
+    /// Gives the leader more time if this caller's own timer was late, too: then the process had no
+    /// processor time, and an answer to the leader may have come unread.
     pub(super) fn wait_for_starved_leader(&self, due_at: Instant) {
         let mut state = self.lock();
         if due_at.elapsed() > STARVED_MIN && state.leader_due_at == Some(due_at) {
@@ -110,8 +110,9 @@ impl Leader<'_> {
                     if timer.is_over() {
                         return false;
                     }
-                    // This process had no processor time, so the answer may have come unread. A
-                    // write that is sent again in vain may be forgotten by the bucket.
+                    // This process had no processor time, so the answer may have come unread. If it
+                    // were dropped and the write sent again, other writes might by then have pushed
+                    // its id out of the bucket, and nothing could tell any more if it happened.
                     if !was_starved && late.elapsed() > STARVED_MIN {
                         (was_starved, late) = (true, Instant::now() + UNREAD_TIME);
                         let mut state = self.lane.lock();
@@ -129,7 +130,7 @@ impl Leader<'_> {
                 if !self.lane.take_reply(&mut state, self.term, reply, Some(clock)) {
                     return true;
                 }
-                self.lane.dispatch(&mut state, calls);
+                self.lane.hand_out_results(&mut state, calls);
                 must_yield = state.had_several_waiters;
                 continue;
             }
@@ -147,7 +148,7 @@ impl Leader<'_> {
                 self.lane.adopt_images(state);
                 state.last_event_at = clock.now();
                 let action = state.queue.next(state.last_event_at, &mut new_id);
-                self.lane.dispatch(state, calls);
+                self.lane.hand_out_results(state, calls);
                 let due_at = Instant::now() + state.answer_time + LATE_MAX;
                 state.leader_due_at = Some(due_at);
                 match action {
@@ -192,7 +193,7 @@ impl Leader<'_> {
 
     /// Awaits a call that no caller waits for. Takes in its answer, unless another caller leads
     /// meanwhile.
-    pub(super) async fn end_call(mut self) {
+    pub(super) async fn await_call(mut self) {
         if self.pending_call.is_none() {
             return;
         }

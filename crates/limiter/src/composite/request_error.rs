@@ -1,18 +1,18 @@
-//! The error of a request that was neither granted nor refused. It says if there is an outage, if
-//! nothing was taken, or if tokens may have been taken. If one error of the table concerns several
-//! requests, each gets a copy.
+//! The error of a request that was neither granted nor refused. If one error of the table concerns
+//! several requests, each gets a copy. The meaning of an error between the store and the guard:
+//!
+//! * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
+//! * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so
+//!   this is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets
+//!   `Contended` cannot tell if tokens were taken.
+//! * any other `Unavailable`: an outage.
 
 use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure, described};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. Its meaning, between the store and the guard:
-///
-/// * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
-/// * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so
-///   this is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets
-///   `Contended` cannot tell if tokens were taken.
-/// * any other `Unavailable`: an outage.
+/// The error of a request that has no more time: `Contended`, alone or inside `Unavailable`, or an
+/// outage.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     table_error: Option<&TableError>,

@@ -22,7 +22,6 @@ impl Guard {
             if corrected.contains(&false) {
                 return;
             }
-            self.health.note_recovery_alive();
         }
     }
 

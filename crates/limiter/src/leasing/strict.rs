@@ -156,7 +156,7 @@ impl Leaser {
             lease.deadline = until.saturating_duration_since(Instant::now());
             result = self.store.lease(&lease, in_doubt.take(), &self.clock).await;
         }
-        // If nothing is in doubt any more, the lost lease was not done. Its error is about the tokens
+        // If nothing is in doubt any more, the lost lease was not done. A refusal is about the tokens
         // that it needed, and another lease may need fewer.
         let is_over = |error: &LeaseError| error.in_doubt.is_none() || error.is_ambiguous();
         let needs_another = result.as_ref().is_err_and(is_over);

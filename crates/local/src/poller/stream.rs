@@ -2,9 +2,8 @@
 //!
 //! A shard has ended when a read returns no further iterator. It is closed, and will end, if it has
 //! a child; its `EndingSequenceNumber` says nothing, because some engines report one for open shards
-//! too. Iterators are kept between reads, because only
-//! following one gets past a stretch of empty pages; they live for 15 minutes and are fetched anew
-//! from the position when they have expired.
+//! too. Iterators are kept between reads, because only following one gets past a stretch of empty
+//! pages; they live for 15 minutes and are fetched anew from the position when they have expired.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
