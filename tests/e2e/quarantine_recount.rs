@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate::dynamo::Reader;
 use sluicegate_core::keys::{Digest, ItemKey, PK, QuarantineId, SK};
 use sluicegate_core::{QuarantineEntry, QuarantineState, StreamRecord, WindowKind};
-use sluicegate_processor::{IfUnknown, Processor, Recounted, Settings};
+use sluicegate_processor::{IfUnknown, Processor, Recounted, Retention, Settings};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{Fault, Proxy, RunningEngine};
 
@@ -118,6 +118,27 @@ async fn a_record_that_a_newer_version_counted_on_redelivery_is_not_counted_agai
             }
             assert_eq!(hour(engine, &table, entity).await, Some((1_007, 2)), "{entity}");
         }
+    })
+    .await;
+}
+
+/// The stack keeps windows for ever, and the recount is not told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recount_leaves_the_expiry_of_a_window_that_exists() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let record = acquire("u", 5, 0, 1_000);
+        let entry = quarantined(engine, &table, &record).await;
+        let forever = Settings { retention: Retention::Forever, ..Settings::new(&table) };
+        deliver(&Processor::new(engine.client().clone(), forever), &[acquire("u", 4, 0, 7)]).await;
+        let recounted = processor(engine, &table).recount(&entry, IfUnknown::Leave).await;
+        assert!(is_counted(&recounted), "{recounted:?}");
+        assert_eq!(hour(engine, &table, "u").await, Some((1_007, 2)));
+        let items = engine.client().scan().table_name(&table).send().await.unwrap();
+        let windows: Vec<_> =
+            items.items().iter().filter(|item| item.contains_key("events")).collect();
+        assert_eq!(windows.len(), 2);
+        assert!(windows.iter().all(|window| !window.contains_key("ttl")), "{windows:?}");
     })
     .await;
 }

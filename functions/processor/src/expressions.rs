@@ -20,6 +20,15 @@ pub(crate) enum WindowCondition {
     None,
 }
 
+/// The expiry of a window that a recount counts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WindowExpiry {
+    /// The window exists, and keeps its expiry: another retention may have set it.
+    Kept,
+    /// The window is new. `None`: it does not expire.
+    New(Option<i64>),
+}
+
 /// An update of one item with its condition.
 #[derive(Debug, Default)]
 pub(crate) struct Update {
@@ -166,7 +175,7 @@ pub(crate) fn count_quarantined(
     group: &WindowGroup<'_>,
     limits: &[(LimitName, i128)],
     record_count: usize,
-    expiry_s: Option<i64>,
+    expiry: WindowExpiry,
     condition: WindowCondition,
 ) -> Update {
     let mut built = Update::default();
@@ -179,13 +188,12 @@ pub(crate) fn count_quarantined(
     adds.push(built.term(keys::EVENTS, " ", number(record_count)));
     let sets = built.index_clauses(group).join(", ");
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
-    match (condition, group.records().last()) {
-        // The window exists, because the condition compares its watermark. It keeps its expiry.
-        (WindowCondition::AtOrPastRecord, Some(record)) => {
-            let watermark = group.watermark_attribute();
-            built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
-        }
-        _ => built.expire(expiry_s),
+    if let WindowExpiry::New(expiry_s) = expiry {
+        built.expire(expiry_s);
+    }
+    if let (WindowCondition::AtOrPastRecord, Some(record)) = (condition, group.records().last()) {
+        let watermark = group.watermark_attribute();
+        built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
     }
     built
 }
@@ -279,14 +287,15 @@ mod tests {
             "advance_watermark",
             shown(&advance_watermark(group, &update.first, &update.last, None))
         );
-        let recounted = |condition| {
-            count_quarantined(group, &update.consumed_milli, 1, Some(1_777_388_400), condition)
+        let recounted = |expiry, condition| {
+            count_quarantined(group, &update.consumed_milli, 1, expiry, condition)
         };
         insta::assert_snapshot!(
             "count_quarantined",
-            shown(&recounted(WindowCondition::AtOrPastRecord))
+            shown(&recounted(WindowExpiry::Kept, WindowCondition::AtOrPastRecord))
         );
-        assert_eq!(recounted(WindowCondition::None).condition, "");
+        let new = WindowExpiry::New(Some(1_777_388_400));
+        assert_eq!(recounted(new, WindowCondition::None).condition, "");
         let closing = close(0, QuarantineState::Done, Some(1_777_388_400));
         insta::assert_snapshot!("close", shown(&closing));
         insta::assert_snapshot!("note_counted", shown(&note_counted(200, 400)));

@@ -92,6 +92,12 @@ enum WatermarkOrder {
     PastRecord,
 }
 
+/// A window of the record, as a recount found it.
+struct FoundWindow {
+    order: WatermarkOrder,
+    exists: bool,
+}
+
 impl Processor {
     /// Counts a quarantined record in the windows that lack it and closes its entry, in one
     /// transaction. If the record names more than 200 limits, there are several transactions, and
@@ -113,25 +119,25 @@ impl Processor {
         let kinds =
             entry.id.kind.map_or_else(|| self.settings().window_kinds.clone(), WindowKinds::from);
         let created = batch.oldest;
-        let mut groups = group_by_window(batch.records, &kinds).groups;
+        let groups = group_by_window(batch.records, &kinds).groups;
         if groups.is_empty() {
             return self.close(entry, QuarantineState::Done, Recounted::NothingToCount).await;
         }
-        let mut orders = Vec::with_capacity(groups.len());
-        for group in &groups {
-            match self.watermark_order(group).await {
-                Ok(order) => orders.push(order),
+        let mut found = Vec::with_capacity(groups.len());
+        for group in groups {
+            match self.look_at_window(&group).await {
+                Ok(window) => found.push((group, window)),
                 Err(error) => return Recounted::Failed(error.reason()),
             }
         }
-        let created = created.or_else(|| Some(groups.first()?.records().first()?.at));
+        let orders: Vec<_> = found.iter().map(|(_, window)| window.order).collect();
+        let created = created.or_else(|| Some(found.first()?.0.records().first()?.at));
         let may_be_redelivered = created.is_none_or(may_be_redelivered);
         match choose(&orders, entry.id.kind, may_be_redelivered, if_unknown) {
-            Choice::Count(condition) => self.count_quarantined(entry, &groups, condition).await,
+            Choice::Count(condition) => self.count_quarantined(entry, &found, condition).await,
             Choice::CountWhereMissing => {
-                let mut orders = orders.into_iter();
-                groups.retain(|_| orders.next() == Some(WatermarkOrder::NotReached));
-                self.count_quarantined(entry, &groups, WindowCondition::None).await
+                found.retain(|(_, window)| window.order == WatermarkOrder::NotReached);
+                self.count_quarantined(entry, &found, WindowCondition::None).await
             }
             Choice::AlreadyCounted => {
                 self.close(entry, QuarantineState::Done, Recounted::AlreadyCounted).await
@@ -146,7 +152,7 @@ impl Processor {
         self.close(entry, QuarantineState::Dropped, Recounted::GivenUp).await
     }
 
-    async fn watermark_order(&self, group: &WindowGroup<'_>) -> Result<WatermarkOrder, WriteError> {
+    async fn look_at_window(&self, group: &WindowGroup<'_>) -> Result<FoundWindow, WriteError> {
         let output = self
             .client()
             .get_item()
@@ -162,11 +168,12 @@ impl Processor {
         }
         let watermark = answer::watermark(output.item.as_ref(), group)?;
         let record = group.records().first().map(|record| record.sequence);
-        Ok(match watermark.cmp(&record) {
+        let order = match watermark.cmp(&record) {
             Ordering::Less => WatermarkOrder::NotReached,
             Ordering::Equal => WatermarkOrder::AtRecord,
             Ordering::Greater => WatermarkOrder::PastRecord,
-        })
+        };
+        Ok(FoundWindow { order, exists: output.item.is_some() })
     }
 }
 

@@ -5,9 +5,9 @@ use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update}
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowGroup};
 
-use super::{MAY_BE_REDELIVERED, Recounted, now_s};
+use super::{FoundWindow, MAY_BE_REDELIVERED, Recounted, now_s};
 use crate::expressions;
-use crate::expressions::WindowCondition;
+use crate::expressions::{WindowCondition, WindowExpiry};
 use crate::processor::Processor;
 use crate::settings::Retention;
 use crate::write_error::{WriteError, is_failed_condition};
@@ -36,10 +36,10 @@ impl Processor {
     pub(super) async fn count_quarantined(
         &self,
         entry: &QuarantineEntry,
-        groups: &[WindowGroup<'_>],
+        groups: &[(WindowGroup<'_>, FoundWindow)],
         condition: WindowCondition,
     ) -> Recounted {
-        let limits = groups.first().and_then(|group| group.next_update(None));
+        let limits = groups.first().and_then(|(group, _)| group.next_update(None));
         let limits = limits.map(|update| update.consumed_milli).unwrap_or_default();
         let mut counted = entry.counted_limits.min(limits.len());
         loop {
@@ -55,7 +55,7 @@ impl Processor {
             }
             counted = next;
             if counted == limits.len() {
-                return Recounted::Counted(groups.iter().map(WindowGroup::key).collect());
+                return Recounted::Counted(groups.iter().map(|(group, _)| group.key()).collect());
             }
         }
     }
@@ -63,7 +63,7 @@ impl Processor {
     fn transaction(
         &self,
         entry: &QuarantineEntry,
-        groups: &[WindowGroup<'_>],
+        groups: &[(WindowGroup<'_>, FoundWindow)],
         limits: &[(LimitName, i128)],
         step: Step,
         condition: WindowCondition,
@@ -74,11 +74,16 @@ impl Processor {
             false => expressions::note_counted(step.before, step.after),
         };
         let mut items = vec![self.update(&entry.key(), closing)?];
-        for group in groups {
-            let expiry_s = self.settings().retention.expiry_s(group.window().end_s(), now_s);
+        for (group, found) in groups {
+            let expiry = match found.exists {
+                true => WindowExpiry::Kept,
+                false => WindowExpiry::New(
+                    self.settings().retention.expiry_s(group.window().end_s(), now_s),
+                ),
+            };
             let record_count = usize::from(step.before == 0);
             let built =
-                expressions::count_quarantined(group, limits, record_count, expiry_s, condition);
+                expressions::count_quarantined(group, limits, record_count, expiry, condition);
             items.push(self.update(&group.key(), built)?);
         }
         Ok(items)
