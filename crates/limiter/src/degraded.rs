@@ -24,14 +24,15 @@ pub enum OnUnavailable {
     /// else those of the store's last grant. If the process knows neither, the request fails with
     /// `Unavailable`.
     ///
-    /// A bucket starts from the store's last grant, or full; corrections since that grant are not
-    /// subtracted. Each limiter has its own copy, which its clones share, so N limiters may admit
-    /// up to N times the balance. When the store answers again, the consumption is debited there,
-    /// one sum for each bucket. This holds for 10,000 buckets at most; the consumption of further
-    /// ones is not debited ([`Counters::outage_debits_lost`](crate::store::Counters)). If the
-    /// process ends, or drops the limiter and its last clone, before the debit, the consumption is
-    /// lost. A request without an answer may have taken its tokens in the store nevertheless; they
-    /// are then taken twice, the restrictive direction.
+    /// A bucket starts from the store's last grant (with leasing, from the newest state that this
+    /// process knows), or full; corrections since that grant are not subtracted. Each limiter has
+    /// its own copy, which its clones share, so N limiters may admit up to N times the balance.
+    /// When the store answers again, the consumption is debited there, one sum for each bucket.
+    /// This holds for 10,000 buckets at most; the consumption of further ones is not debited
+    /// ([`Counters::outage_debits_lost`](crate::store::Counters)). If the process ends, or drops
+    /// the limiter and its last clone, before the debit, the consumption is lost. A request without
+    /// an answer may have taken its tokens in the store nevertheless; they are then taken twice,
+    /// the restrictive direction.
     Local,
 }
 

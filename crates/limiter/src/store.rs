@@ -89,7 +89,7 @@ pub trait Store: Any + Send + Sync {
     /// The buckets of a request with their newest known images, without a call. `None`: they are
     /// not known. Only a store that leases answers, because the guard does not see its grants of
     /// held tokens.
-    fn known(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
+    fn known_by_leasing(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
         None
     }
 

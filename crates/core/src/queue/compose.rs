@@ -106,8 +106,8 @@ impl<W> WriteQueue<W> {
         // Members without a caller give back tokens for callers that left. They are written alone
         // only if a request with a caller still waits. An upkeep or a read that a waiting request
         // needs is sent first.
-        let needs_refunds = upkeep.is_none() && !wants_read && !self.has_no_caller();
-        if has_caller || needs_refunds && !members.is_empty() {
+        let may_write_refunds_alone = upkeep.is_none() && !wants_read && !self.has_no_caller();
+        if has_caller || may_write_refunds_alone && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
         }
         members.append(&mut self.waiting);
@@ -136,9 +136,10 @@ impl<W> WriteQueue<W> {
     }
 
     /// True if an acquire waits and an image is probably out of date: it is older than the claim
-    /// interval and than the waiting requests, and other processes have usually claimed since. A
-    /// read then costs less than a write that fails. If they have usually claimed within the last
-    /// interval, no read is needed, because the plan assumes that claim.
+    /// interval and than the waiting requests, and earlier answers usually showed that another
+    /// process had claimed since the image before them (`is_moving`). A read then costs less than a
+    /// write that fails. If they usually showed a claim within the last interval (`is_claimed`), no
+    /// read is needed: the plan assumes such a claim.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {

@@ -28,11 +28,11 @@ impl<W> WriteQueue<W> {
             self.resolved.push((waiter, outcome));
             return;
         }
-        // A request that gives back an acquire has the id of that acquire, and no caller.
-        let waiting = self.waiting.iter_mut().filter(|member| member.waiter.is_some());
-        let shared = self.shared.as_mut().map(|shared| &mut shared.members);
-        let mut members = waiting.chain(shared.into_iter().flatten());
-        if let Some(member) = members.find(|member| member.request.id == *id) {
+        // A request that gives back an acquire has the id of that acquire.
+        let is_same = |member: &&mut Member<W>| {
+            member.request.id == *id && member.request.purpose != Purpose::GiveBack
+        };
+        if let Some(member) = self.members().find(is_same) {
             member.waiter = Some(waiter);
             return;
         }

@@ -8,8 +8,8 @@ use super::unacked::{UnackedWrite, item_may_have_forgotten};
 use crate::RequestId;
 
 impl<W> WriteQueue<W> {
-    /// Finishes the shared write if an image shows its id. If no image can show the id any more,
-    /// the write becomes unacked, and its requests wait again.
+    /// Finishes the shared write if an image shows its id. If the item of bucket 0 may have
+    /// forgotten the id, the write becomes unacked, and its requests wait again.
     pub(super) fn finish_if_shown(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
@@ -28,10 +28,11 @@ impl<W> WriteQueue<W> {
 
     /// Ends all unacked writes: the write that just happened has fenced them. A fence succeeds only
     /// if the item remembers none of their ids. So none of them had happened before it, except one
-    /// whose id the item may have forgotten: that one counts as ambiguous. This is judged by the
-    /// item after the fence, and the fence's own ids may have pushed out the last older ones; so a
-    /// write may count as ambiguous that certainly had not happened. The fence also put the ids of
-    /// the unacked writes into the item, and while these are there none of those writes can happen.
+    /// whose id the item may have forgotten: that one counts as ambiguous. The item after the fence
+    /// decides this. The fence's own ids may have pushed the last of the write's `ids_before` out
+    /// of it; then the write counts as ambiguous although it certainly had not happened. The fence
+    /// also put the ids of the unacked writes into the item, and while these are there none of
+    /// those writes can happen.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -56,7 +57,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Resolves the unacked writes, newest first: those whose id an image shows, and those whose id
-    /// no image can show any more. A write that happened has fenced the earlier ones, so they end
+    /// the item of bucket 0 may have forgotten. A write that happened has fenced the earlier ones, so they end
     /// as in [`end_unacked`](Self::end_unacked).
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
@@ -94,7 +95,7 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// No image can tell any more whether this write happened. Ends those of its waiting requests
+    /// The item of bucket 0 can no longer tell whether this write happened. Ends those of its waiting requests
     /// that `ends` selects, as ambiguous.
     fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;

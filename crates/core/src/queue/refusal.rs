@@ -148,10 +148,11 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request that was passed over (the requests before it took the tokens that it
-    /// needs), if a later answer shows that those requests left too little. Refill since then
-    /// counts only if a write has claimed it. If all refill counted, refill that comes while the
-    /// request is queued could grant it, and the request would have waited, which its caller did
-    /// not ask for. After a boundary of a calendar the request is not refused here.
+    /// needs), if a later answer shows that those requests left too little. Refill counts up to the
+    /// time when it was passed over; later refill counts only if a write has claimed it. If all
+    /// refill counted, refill that comes while the request is queued could grant it, and the
+    /// request would have waited, which its caller did not ask for. After a boundary of a calendar
+    /// the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,

@@ -181,7 +181,7 @@ impl Guard {
             OnUnavailable::Deny => return Err(AcquireError::Unavailable(error())),
             OnUnavailable::Allow => Vec::new(),
             OnUnavailable::Local => {
-                if let Some(known) = self.store.known(request) {
+                if let Some(known) = self.store.known_by_leasing(request) {
                     self.health.local().note_known(request, &known);
                 }
                 let now = self.clock.now();

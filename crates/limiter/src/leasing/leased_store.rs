@@ -327,7 +327,7 @@ impl Store for Leased {
         Some(Grant::held(parts.into_iter().map(|part| part.grant)))
     }
 
-    fn known(&self, request: &Request) -> Option<Vec<BucketGrant>> {
+    fn known_by_leasing(&self, request: &Request) -> Option<Vec<BucketGrant>> {
         Some(self.known_parts(request)?.into_iter().map(|part| part.grant).collect())
     }
 
