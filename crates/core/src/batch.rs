@@ -39,7 +39,7 @@ pub struct Batch<'a> {
 }
 
 /// A record that cannot be counted, with the reason: it cannot be parsed, or an image, a name, its
-/// time or its position is missing or invalid.
+/// stream, its time or its position is missing or invalid.
 #[derive(Debug)]
 pub struct UncountableRecord<'a> {
     /// The record as it was delivered.

@@ -21,7 +21,7 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Alert, BucketId, EpochMillis, OutboxEntry, WindowGroup, WindowState};
 use tokio::time::Instant;
 
-use crate::alert_rules::RulesCache;
+use crate::alert_rules::ThresholdsCache;
 use crate::answer::WindowItem;
 use crate::backoff::Backoff;
 use crate::expressions;
@@ -40,7 +40,7 @@ const CLAIMS_PER_TRANSACTION: usize = 50;
 pub(crate) struct AlertClaims<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
-    pub(crate) rules: &'a RulesCache,
+    pub(crate) thresholds: &'a ThresholdsCache,
     pub(crate) outbox: Option<&'a Outbox>,
     pub(crate) group: &'a WindowGroup<'a>,
     /// Since the epoch.
@@ -83,12 +83,13 @@ impl AlertClaims<'_> {
         mut state: WindowState,
         result: &mut WindowResult,
     ) -> Result<(), WriteError> {
-        let rules = self.rules.get(self.client, self.settings, self.outbox, self.deadline).await?;
+        let thresholds =
+            self.thresholds.get(self.client, self.settings, self.outbox, self.deadline).await?;
         let ItemKey::Usage(entity, resource, window) = self.group.key() else { return Ok(()) };
         let bucket = BucketId { entity, resource };
         let mut backoff = Backoff::until(self.deadline);
         loop {
-            let mut due = state.due(&rules, &bucket, window);
+            let mut due = state.due(&thresholds, &bucket, window);
             due.truncate(CLAIMS_PER_TRANSACTION);
             if due.is_empty() {
                 return Ok(());

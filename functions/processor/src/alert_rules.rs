@@ -23,7 +23,7 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// The thresholds of a processor's table. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RulesCache(Arc<Mutex<Option<Loaded>>>);
+pub(crate) struct ThresholdsCache(Arc<Mutex<Option<Loaded>>>);
 
 #[derive(Debug)]
 struct Loaded {
@@ -31,7 +31,7 @@ struct Loaded {
     rules: Arc<AlertRules>,
 }
 
-impl RulesCache {
+impl ThresholdsCache {
     /// The thresholds, read within the last minute. Callers that come during a read wait for it. A
     /// read also replaces the waiting alerts of the outbox, if there is one.
     pub(crate) async fn get(

@@ -12,7 +12,7 @@ use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, group_by_w
 use tokio::time::Instant;
 
 use crate::alert_claims::AlertClaims;
-use crate::alert_rules::RulesCache;
+use crate::alert_rules::ThresholdsCache;
 use crate::destination::Destination;
 use crate::new_quarantine_entry::NewQuarantineEntry;
 use crate::outbox::{Deliveries, Outbox};
@@ -35,7 +35,7 @@ const WRITES_AT_ONCE: usize = 16;
 pub struct Processor {
     client: Client,
     settings: Settings,
-    rules: RulesCache,
+    thresholds: ThresholdsCache,
     outbox: Option<Arc<Outbox>>,
 }
 
@@ -43,7 +43,7 @@ impl Processor {
     /// A processor that writes to the table of `settings` through `client`.
     #[must_use]
     pub fn new(client: Client, settings: Settings) -> Self {
-        Self { client, settings, rules: RulesCache::default(), outbox: None }
+        Self { client, settings, thresholds: ThresholdsCache::default(), outbox: None }
     }
 
     /// Switches alerts on. The processor delivers each alert at least once: right after its batch,
@@ -67,7 +67,8 @@ impl Processor {
             return Ok(Deliveries::default());
         }
         let Some(outbox) = self.outbox.as_deref() else { return Ok(Deliveries::default()) };
-        let read = self.rules.get(&self.client, &self.settings, Some(outbox), deadline).await;
+        // This read also replaces the waiting alerts of the outbox.
+        let read = self.thresholds.get(&self.client, &self.settings, Some(outbox), deadline).await;
         read.map_err(WriteError::reason)?;
         Ok(outbox.deliver(&self.client, &self.settings.table, deadline).await)
     }
@@ -168,7 +169,7 @@ impl Processor {
         let claims = &|n: usize| AlertClaims {
             client: &self.client,
             settings: &self.settings,
-            rules: &self.rules,
+            thresholds: &self.thresholds,
             outbox: self.outbox.as_deref(),
             group: &grouped.groups[n],
             now,

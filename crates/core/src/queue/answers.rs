@@ -30,7 +30,7 @@ impl<W> WriteQueue<W> {
         match answer {
             Answer::Read(images) => {
                 for (index, image) in buckets.iter().zip(images) {
-                    self.note_contention(*index, image.as_deref(), now);
+                    self.observe_claims(*index, image.as_deref(), now);
                     self.take_image(*index, image, now, true);
                 }
                 if self.outruns_in_a_row == 0 {
@@ -112,11 +112,11 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // A claim requires the refill time of `before`: its success shows that no other
-                // process had claimed. After any other write, the refill time in `after` shows if
-                // one had.
+                // The item that the write found. A claim requires the refill time of `before`, so
+                // its success shows that no other process had claimed, and `before` stands for it.
+                // After any other write, `after` still has the refill time that the write found.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
-                self.note_contention(*index, found, now);
+                self.observe_claims(*index, found, now);
             }
             let is_authoritative = image.is_some() || is_new && plan.path == WritePath::Create;
             let after = image.or_else(|| plan.changed(before.as_deref()).map(Arc::new));
@@ -130,7 +130,7 @@ impl<W> WriteQueue<W> {
             let Some(image) = image else { continue };
             let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&shared.id));
             if shared.may_be_outdated[*index] && !is_own {
-                self.note_contention(*index, image.as_deref(), now);
+                self.observe_claims(*index, image.as_deref(), now);
             }
             // The shared write is taken out of the queue here, so `take_image` does not reach its
             // requests. They entered before it was sent, so they may be refused from this answer,
@@ -201,7 +201,8 @@ impl<W> WriteQueue<W> {
     ) {
         let any_corrects_upwards = shared.members.iter().any(|member| member.corrects_upwards());
         self.counts.forced += u32::from(shared.is_forced && any_corrects_upwards);
-        // A claim has set the expiry for all that it takes, so no read is needed after it.
+        // A claim also sets the expiry, late enough for all that it takes. After another write on
+        // an image that is not authoritative, a read must show if the item expires too early.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Claim) && !is_authoritative;
@@ -330,7 +331,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Compares the item that was found with the known image: did another process claim?
-    fn note_contention(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
+    fn observe_claims(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
         let interval = self.settings.interval;
         let bucket = &mut self.buckets[index];
         let before = bucket.known.as_ref().and_then(|known| known.image.clone());

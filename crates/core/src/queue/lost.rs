@@ -8,8 +8,8 @@ use super::unacked::{UnackedWrite, item_may_have_forgotten};
 use crate::RequestId;
 
 impl<W> WriteQueue<W> {
-    /// Finishes the shared write if an image shows its id. If the item of bucket 0 may have
-    /// forgotten the id, the write becomes unacked, and its requests wait again.
+    /// Finishes the shared write if an image shows its id. If it is in doubt, and the item of
+    /// bucket 0 may have forgotten its id, it becomes unacked, and its requests wait again.
     pub(super) fn finish_if_shown(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
@@ -26,13 +26,12 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Ends all unacked writes: the write that just happened has fenced them. A fence succeeds only
-    /// if the item remembers none of their ids. So none of them had happened before it, except one
-    /// whose id the item may have forgotten: that one counts as ambiguous. The item after the fence
-    /// decides this. The fence's own ids may have pushed the last of the write's `ids_before` out
-    /// of it; then the write counts as ambiguous although it certainly had not happened. The fence
-    /// also put the ids of the unacked writes into the item, and while these are there none of
-    /// those writes can happen.
+    /// Ends all unacked writes: the write that just happened has fenced them, so none of them can
+    /// happen while the item remembers their ids. A fence succeeds only if the item has none of
+    /// those ids. So a fenced write had not happened, unless the item had forgotten its id. Whether
+    /// it may have is judged by the item as it is after the fence (`item_may_have_forgotten`). This
+    /// counts too many: the fence's own ids may have displaced the last of `ids_before`, and then a
+    /// write that had not happened counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -79,8 +78,9 @@ impl<W> WriteQueue<W> {
             let image = self.buckets[0].image();
             if item_may_have_forgotten(&write.ids_before, image, &write.id) {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
-                // write must fence it. The write counts as ambiguous again only after the item has
-                // forgotten all ids that the item has now, or if there is no item.
+                // write must fence it. `ids_before` starts anew from the present item: the write
+                // counts again only after these ids are forgotten, too. Without an item, it counts
+                // at each look.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 self.end_as_ambiguous(&write, must_not_repeat);

@@ -33,14 +33,14 @@ impl<W> WriteQueue<W> {
         None
     }
 
-    /// The next step if this request cannot be granted by the images alone, without the other
-    /// requests of the draft. `None`: no bucket needs a repair, and none is short. The first that
-    /// applies:
+    /// Judges this request by the images alone, as if it were the only request of the draft.
+    /// Returns the next step if it cannot be granted so; `None`: no bucket needs a repair, and none
+    /// is short. The first that applies:
     ///
     /// - A bucket needs a repair: the repair.
-    /// - The request brings other limits to a bucket: the write that brings them, or a read if that
-    ///   image may not refuse.
-    /// - An image that is short may not refuse: a read.
+    /// - The request is short and brings other limits to a bucket: the write that brings them, or a
+    ///   read if the image of that bucket may not refuse.
+    /// - One of the images that are short may not refuse (`image_may_refuse`): a read.
     /// - Otherwise the refusal.
     pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
         let mut is_short = false;

@@ -10,7 +10,8 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 pub(super) struct UnackedWrite {
     pub(super) id: RequestId,
     /// The ids in the newest known image of bucket 0 when the write was sent, or when it last
-    /// counted as ambiguous.
+    /// counted as ambiguous. The first bucket of a queue stands for all, because every write of the
+    /// queue puts its id into each of them.
     pub(super) ids_before: Vec<RequestId>,
     pub(super) requests: Vec<UnackedRequest>,
 }

@@ -75,11 +75,11 @@ impl Guard {
                 let cause = Cause::Unanswered(described(&source).into());
                 self.degrade(request, cause, || source)
             }
-            // `Unavailable` around another error: the store answers, but the request is in doubt
-            // (`error_at_deadline` in `composite/request_error.rs`). Around `Contended`, the caller
-            // gets `Contended` alone, although tokens may have been taken: `Contended` names the
-            // cause, and a program asks again after either error. Any other error stays inside
-            // `Unavailable`, which says that tokens may have been taken.
+            // `Unavailable` with an `AcquireError` inside: the store answers, but the request is in
+            // doubt (`error_at_deadline` in `composite/request_error.rs`). An inner `Contended` is
+            // returned without the wrapper: it names the cause, and a program asks again after
+            // either error, although tokens may have been taken. Any other inner error keeps the
+            // wrapper, which says that tokens may have been taken.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

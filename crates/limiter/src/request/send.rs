@@ -41,9 +41,10 @@ impl AcquireRequest<&Limiter> {
         result
     }
 
-    /// Takes the tokens if they are held, as `try_acquire` does. A request that may wait is left
-    /// out, because others may be before it; one that is traced, for its span; and every request
-    /// while the store is unavailable, because taking may start a lease.
+    /// Takes the tokens if they are held, as `try_acquire` does. Three kinds of requests do not take
+    /// them here: one that may wait, because others may be before it; any while spans are recorded,
+    /// because its span is opened further on (`in_acquire_span`); and any while the store is
+    /// unavailable, because taking may start a lease.
     #[cfg(feature = "leasing")]
     fn take_held(&self) -> Option<Permit> {
         let leased = self.limiter().leased()?;
