@@ -160,7 +160,8 @@ class Permit:
 
     def adjust(self, **by: Amount) -> Call[None]:
         """Adds amounts to the consumption, in one write; negative ones are given back. Never refused: a
-        balance may go below zero."""
+        balance may go below zero. Limits that no bucket has are left out, with a warning in the log;
+        if it has none of them, ``InvalidRequestError`` is raised."""
 
     def correct_to(self, **to: Amount) -> Call[None]:
         """Corrects the consumption to these amounts, in one write: the cost is known. Limits that are not

@@ -22,7 +22,8 @@ pub(crate) struct Permit {
 #[pymethods]
 impl Permit {
     /// Adds amounts to the consumption, in one write; negative ones are given back. Never refused: a
-    /// balance may go below zero.
+    /// balance may go below zero. Limits that no bucket has are left out, with a warning in the log;
+    /// if it has none of them, `InvalidRequestError` is raised.
     #[pyo3(signature = (**by))]
     fn adjust(&self, by: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
         let by = keywords(by)?;

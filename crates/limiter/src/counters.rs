@@ -28,9 +28,9 @@ impl Counter {
 pub struct Counters {
     /// Corrections that had to give up their conditions on the balance.
     pub forced_adjusts: Counter,
-    /// Writes that may have been done twice or not at all. Includes refunds that were repeated
-    /// after a lost answer: the first attempt may still take effect once the bucket has forgotten
-    /// its id ([`guide`](crate::guide#lost-answers)).
+    /// Writes that may have been done twice or not at all. Includes writes that were repeated after
+    /// a lost answer and give back more of a limit than they take: the first attempt may still take
+    /// effect once the bucket has forgotten its id ([`guide`](crate::guide#lost-answers)).
     pub ambiguous: Counter,
     /// Items whose refill time was more than a minute ahead of this clock.
     pub clocks_ahead: Counter,

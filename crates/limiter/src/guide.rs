@@ -137,7 +137,8 @@
 //! both as ambiguous. As long as the bucket can still tell, a refund that it does not show is
 //! repeated. If its first attempt arrives once the bucket has forgotten the id, the tokens are
 //! given back twice; therefore the limiter counts each refund that it repeats after a lost answer.
-//! A refund is also a write by which a process returns more leased tokens than it leases.
+//! It also counts such a repetition of a lease or a correction that gives back more of a limit than
+//! it takes.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit
 //! remembers what it did in each bucket and completes what is missing

@@ -61,7 +61,8 @@ pub trait LeaseCalls: Store {
     /// effect while the bucket remembers the id.
     ///
     /// A new lease, too, may settle without leasing ([`LeaseOutcome::covers`]). After an error
-    /// without [`LeaseError::in_doubt`], nothing was leased or settled, and nothing will be.
+    /// without [`LeaseError::in_doubt`], nothing was leased or settled. A lost attempt cannot take
+    /// effect while the bucket remembers its fence (ADR 16).
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,

@@ -63,7 +63,7 @@ pub struct NamedLimits {
     set: Option<LimitSet>,
     list: Vec<Limit>,
     /// True: the default limits do not replace them if there are none.
-    without_defaults: bool,
+    excludes_defaults: bool,
 }
 
 impl<I: IntoIterator<Item = Limit>> IntoLimits for I {
@@ -88,15 +88,15 @@ impl IntoLimits for &LimitSet {
 }
 
 impl NamedLimits {
-    pub(crate) const fn without_defaults(&mut self) {
-        self.without_defaults = true;
+    pub(crate) const fn exclude_defaults(&mut self) {
+        self.excludes_defaults = true;
     }
 
     /// The limits as rules, each named once; `default`, if the request names none.
     pub(crate) fn check(&self, default: &LimitSet) -> Result<Arc<Rules>, InvalidRequest> {
         let set = match self.set.as_ref().filter(|set| !set.rules.is_empty()) {
             Some(set) => set,
-            None if self.list.is_empty() && self.without_defaults => return Ok(Arc::default()),
+            None if self.list.is_empty() && self.excludes_defaults => return Ok(Arc::default()),
             None if self.list.is_empty() => return Ok(default.rules.clone()),
             None => return Ok(Arc::new(rules(&self.list)?)),
         };

@@ -148,10 +148,11 @@ impl Permit {
     }
 
     /// As [`adjust`](Self::adjust), for several limits in one write for each bucket.
-    /// [`Adjusted::dropped`] names limits that one of the buckets does not have.
+    /// [`Adjusted::dropped`] names limits that a corrected bucket lacks; the others are corrected.
     ///
     /// # Errors
-    /// [`AdjustError`]; [`InvalidRequest::UnknownLimit`] if no bucket has any of the limits.
+    /// [`AdjustError`]; [`InvalidRequest::UnknownLimit`] if neither the buckets nor the limits of
+    /// the request know any of these limits.
     pub async fn adjust_all(&self, by: &Amounts) -> Result<Adjusted, AdjustError> {
         self.adjust_each(by, |_| by.clone()).await
     }
@@ -186,7 +187,7 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// As for [`adjust`](Self::adjust).
+    /// As for [`adjust_all`](Self::adjust_all).
     pub async fn correct_to(&self, amounts: &Amounts) -> Result<Adjusted, AdjustError> {
         self.adjust_each(amounts, |log| {
             let mut by = amounts.clone();
@@ -222,10 +223,17 @@ impl Permit {
         let is_unknown = |limit: &&LimitName| {
             adjusted.dropped.contains(limit) && !self.parts.iter().any(|part| knows(part, limit))
         };
-        // If other limits were corrected, an error would make the caller correct them again.
-        match limits.keys().next().filter(|_| limits.keys().all(|limit| is_unknown(&limit))) {
-            Some(limit) => Err(InvalidRequest::UnknownLimit(limit.clone()).into()),
+        let unknown: Vec<_> = limits.keys().filter(is_unknown).collect();
+        match unknown.first() {
             None => Ok(adjusted),
+            Some(limit) if unknown.len() == limits.len() => {
+                Err(InvalidRequest::UnknownLimit((*limit).clone()).into())
+            }
+            // Other limits were corrected: an error would make the caller correct them again.
+            Some(limit) => {
+                tracing::warn!(%limit, "a correction names a limit that no bucket has");
+                Ok(adjusted)
+            }
         }
     }
 

@@ -191,7 +191,7 @@ pub struct Correction<'a> {
 /// The effect of a correction, for its caller.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Adjusted {
-    /// Limits that the bucket no longer has: nothing was corrected there.
+    /// Limits that a bucket does not have: nothing was corrected there.
     pub dropped: Vec<LimitName>,
     /// After an [`AdjustRequest`](crate::request::AdjustRequest): these limits, each with the
     /// entity whose bucket lacks it (the requested entity or its parent). Empty after a correction

@@ -295,7 +295,10 @@ mod tests {
             shown(&recounted(WindowExpiry::Kept, WindowCondition::AtOrPastRecord))
         );
         let new = WindowExpiry::New(Some(1_777_388_400));
-        assert_eq!(recounted(new, WindowCondition::None).condition, "");
+        insta::assert_snapshot!(
+            "count_quarantined_in_new_window",
+            shown(&recounted(new, WindowCondition::None))
+        );
         let closing = close(0, QuarantineState::Done, Some(1_777_388_400));
         insta::assert_snapshot!("close", shown(&closing));
         insta::assert_snapshot!("note_counted", shown(&note_counted(200, 400)));

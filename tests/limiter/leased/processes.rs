@@ -70,7 +70,8 @@ impl Load {
 struct Ended {
     /// The requests that it admitted.
     admitted: i64,
-    /// The writes whose results it never learned: their answers came late, on a loaded machine.
+    /// The writes that may have been done twice or not at all: their answers came late, on a loaded
+    /// machine.
     ambiguous: i64,
     is_settled: bool,
 }

@@ -2,9 +2,10 @@
 //!
 //! `leaser STORE TABLE TASKS PER_SECOND SECONDS PER_MINUTE BURST ACCOUNTING END`: every task asks
 //! for one token of `rps` at an even pace. Each admission is a byte on the standard output, so that
-//! those of a process that is killed are known; the last byte is `.` if everything was settled. The
-//! store is the address of an engine, or of a Redis, for which the table is only a name. The end is
-//! `settle`, or `idle` for a process that stops asking and waits to be killed.
+//! those of a process that is killed are known; the last byte is `.` if everything was settled, and
+//! before it comes a `u` for each write that counts as ambiguous. The store is the address of an
+//! engine, or of a Redis, for which the table is only a name. The end is `settle`, or `idle` for a
+//! process that stops asking and waits to be killed.
 #![allow(clippy::unwrap_used, reason = "a tool of one test")]
 
 use std::io::Write as _;

@@ -201,8 +201,8 @@ impl<W> WriteQueue<W> {
     ) {
         let any_corrects_upwards = shared.members.iter().any(|member| member.corrects_upwards());
         self.counts.forced += u32::from(shared.is_forced && any_corrects_upwards);
-        // A claim also sets the expiry, late enough for all that it takes. After another write on
-        // an image that is not authoritative, a read must show if the item expires too early.
+        // A claim also sets the expiry, late enough for all that it takes. After another write
+        // whose image is only derived, a read must show if the item expires too early.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Claim) && !is_authoritative;

@@ -32,6 +32,8 @@ impl<W> WriteQueue<W> {
     /// it may have is judged by the item as it is after the fence (`item_may_have_forgotten`). This
     /// counts too many: the fence's own ids may have displaced the last of `ids_before`, and then a
     /// write that had not happened counts as ambiguous.
+    /// The waiting requests of such a write that must not be repeated (`must_not_repeat`) end as
+    /// ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -56,8 +58,8 @@ impl<W> WriteQueue<W> {
     }
 
     /// Resolves the unacked writes, newest first: those whose id an image shows, and those whose id
-    /// the item of bucket 0 may have forgotten. A write that happened has fenced the earlier ones, so they end
-    /// as in [`end_unacked`](Self::end_unacked).
+    /// the item of bucket 0 may have forgotten. A write that happened has fenced the earlier ones,
+    /// so they end as in [`end_unacked`](Self::end_unacked).
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
             // An unacked write happened. The shared write requires that it did not, so the shared
@@ -95,8 +97,7 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// The item of bucket 0 can no longer tell whether this write happened. Ends those of its waiting requests
-    /// that `ends` selects, as ambiguous.
+    /// Counts this write as ambiguous, and ends those of its waiting requests that `ends` selects.
     fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
         self.note_ambiguous_leases(write);

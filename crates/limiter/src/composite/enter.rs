@@ -51,7 +51,7 @@ impl Lane {
                     return Err(Expired {
                         on_leave: StateOnLeave::InDoubt,
                         cost: Cost::default(),
-                        // The table may be all right.
+                        // Reported as contention, not as an outage: the table may be all right.
                         table_error: Some(Arc::new(TableError::Conflict)),
                         is_silent: false,
                     });
@@ -78,7 +78,7 @@ impl Lane {
                             if timer.is_over() {
                                 break None;
                             }
-                            self.wait_for_starved_leader(late);
+                            self.extend_time_of_starved_leader(late);
                         }
                     }
                 }

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::table::TableError;
 
 /// A timer that is late by this much tells that the process had no processor time.
-pub(super) const STARVED_MIN: Duration = Duration::from_millis(20);
+const STARVED_MIN: Duration = Duration::from_millis(20);
 /// The time to read an answer that came meanwhile.
 const UNREAD_TIME: Duration = Duration::from_millis(100);
 /// The longest pause.
@@ -27,7 +27,7 @@ const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 impl Lane {
     /// Gives the leader more time if this caller's own timer was late, too: then the process had no
     /// processor time, and an answer to the leader may have come unread.
-    pub(super) fn wait_for_starved_leader(&self, due_at: Instant) {
+    pub(super) fn extend_time_of_starved_leader(&self, due_at: Instant) {
         let mut state = self.lock();
         if due_at.elapsed() > STARVED_MIN && state.leader_due_at == Some(due_at) {
             state.leader_due_at = Some(Instant::now() + UNREAD_TIME);

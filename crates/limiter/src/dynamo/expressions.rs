@@ -181,7 +181,7 @@ impl<'p> Builder<'p> {
     fn seed(&mut self, limit: &'p LimitName, balance: &LimitBalance) {
         self.set_field(limit, BucketField::Tokens, balance.tokens.get());
         // Another producer may have counted on a limit without its rule: its count stays. A count of
-        // zero is added too, because a limit has the attribute.
+        // zero is added, too: an item has this attribute for each of its limits.
         let (name, consumed) = (self.field(limit, BucketField::Consumed), balance.consumed.get());
         let consumed = self.value(self::number(consumed));
         self.adds.next().name(name).text(" ").value(consumed);

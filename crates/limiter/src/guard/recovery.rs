@@ -31,8 +31,8 @@ async fn recover(guard: Arc<Guard>, term: u64) {
     let mut sent_at = Instant::now();
     let mut rounds = interval_at(sent_at + every, every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Neither of them may hold up the rounds: after some rounds without a sign of life this task
-    // counts as dead, and another one would send the same debits.
+    // Neither probes nor debits may hold up the rounds: after some rounds without a sign of life
+    // this task counts as dead, and another one would send the same debits.
     let (mut probes, mut debits) = (JoinSet::new(), JoinSet::new());
     loop {
         rounds.tick().await;

@@ -46,7 +46,7 @@ impl Leaser {
         }
     }
 
-    /// Returns also if another lease must be made for the needed tokens.
+    /// The flag beside the result is true if another lease must be made for the needed tokens.
     async fn lease_once(
         &self,
         turn: &WriteTurn,

@@ -31,7 +31,7 @@ use crate::store::{Correction, Grant, Request};
 /// alone: the server may be far away, or the leader may be a future that its owner does not poll.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// A task that was without processor time for this long counts as stopped.
+/// Once the system's clock has moved on by this much, a [`SteppedClock`] moves on with it.
 const STOPPED_MIN: Duration = Duration::from_secs(1);
 
 /// A request that may share a call.
@@ -308,8 +308,9 @@ impl Drop for CallLeader<'_> {
     }
 }
 
-/// A clock for a task that outlives the caller's clock. It stands at the time at which it was made,
-/// unless the process was stopped since: with a time of long ago, a write would earn refill twice.
+/// A clock for a task that outlives the caller's clock. It stands at the time at which it was made.
+/// Once [`STOPPED_MIN`] has passed, it adds the passed time: the process may have been stopped, and a
+/// write with an old time would earn refill twice.
 struct SteppedClock {
     made_at: EpochMillis,
     by_system: SystemTime,

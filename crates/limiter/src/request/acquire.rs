@@ -125,7 +125,7 @@ impl<L> AcquireRequest<L> {
     }
 
     pub(crate) fn without_default_limits(mut self) -> Self {
-        self.terms.limits.without_defaults();
+        self.terms.limits.exclude_defaults();
         self
     }
 

@@ -37,7 +37,7 @@ impl<'a> PeekRequest<'a> {
     }
 
     /// Leaves out the limiter's default limits: a bucket is shown with the limits that it has, and
-    /// the stored ones.
+    /// the stored ones. No effect if the request names limits.
     pub fn without_default_limits(self) -> Self {
         Self { request: self.request.without_default_limits() }
     }

@@ -60,8 +60,8 @@ async fn lost_lease_is_made_and_settled_once() {
         let report = limiter.shutdown(DEADLINE).await;
         assert!(report.unsettled.is_empty(), "{report:?}");
         assert_eq!(stand(&server).await, (10_000 - admitted, admitted), "{accounting:?}");
-        // One lease returned more than it took, and was sent again: it may return that twice. Of all
-        // others the bucket remembers the write before.
+        // One repeated lease returned more than it took, so it counts. The bucket still remembers
+        // the write before each of the others.
         assert_eq!(limiter.counters().ambiguous.get(), 1, "{accounting:?}");
     }
 }

@@ -18,7 +18,7 @@ pub struct Shard {
     pub id: String,
     /// The shard whose records come before any of this one.
     pub parent: Option<String>,
-    /// True if no more records come into it: the shards that it was split into are known.
+    /// True if no more records come into it: a drain reads it to its end.
     pub is_closed: bool,
 }
 

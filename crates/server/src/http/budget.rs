@@ -77,8 +77,8 @@ impl BudgetRow {
     }
 }
 
-/// The budgets of an entity: granted, left, used, and how long they last. They are those of its
-/// buckets and of stored limits, not the server's default limits.
+/// The budgets of an entity: granted, left, used, and how long they last. Default
+/// limits of the server count only where a bucket has them.
 #[utoipa::path(
     get, path = "/v1/budget", tag = "read", params(BudgetQuery),
     responses((status = 200, description = "The budgets", body = Vec<BudgetRow>))
