@@ -7,11 +7,12 @@ use sluicegate_core::EpochMillis;
 /// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
 /// answers that it failed (HTTP 5xx), or it is not asked because earlier calls failed.
 ///
-/// A limiter that leases hands out the tokens that it holds before this policy decides.
+/// A request that the store answers without granting it fails under every setting, unless the
+/// answer is that the store failed: a limit that is short, contention and throttling, a missing
+/// permission or table, a refusal for an unknown reason. Otherwise a missing permission would fail
+/// open permanently.
 ///
-/// Any other answer is an error under every setting: a limit that is short, contention and
-/// throttling, a missing permission or table, a refusal for an unknown reason. Otherwise a missing
-/// permission would fail open permanently.
+/// A limiter that leases hands out the tokens that it holds before this policy decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnUnavailable {

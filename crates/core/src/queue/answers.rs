@@ -7,7 +7,7 @@ use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_BEFORE_PAUSE, OUTRUNS_BEFORE_PAUSE};
 use super::state::{Ended, ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
-use super::unacked::item_may_have_forgotten;
+use super::unacked::image_cannot_tell;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
@@ -78,7 +78,7 @@ impl<W> WriteQueue<W> {
         self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
-            let is_ambiguous = item_may_have_forgotten(&shared.ids_before, image, &shared.id);
+            let is_ambiguous = image_cannot_tell(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have pushed
             // its id out of the item. A second debit admits nothing more; a second refund does.
             let may_return_twice = shared.members.iter().any(Member::returns_more_than_it_takes);
@@ -112,9 +112,10 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // The item that the write found. A claim requires the refill time of `before`, so
-                // its success shows that no other process had claimed, and `before` stands for it.
-                // After any other write, `after` still has the refill time that the write found.
+                // `found` stands for the item that the write found; its refill time shows if
+                // another process had claimed. After a claim it is `before`: a claim requires the
+                // refill time of `before`, so no other process had claimed. After any other write
+                // it is `after`, because such a write leaves the refill time alone.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }

@@ -4,7 +4,7 @@ use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
 use super::settings::{ENDED_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
 use super::state::{Ended, SharedWrite, WriteQueue};
-use super::unacked::{UnackedWrite, item_may_have_forgotten};
+use super::unacked::{UnackedWrite, image_cannot_tell};
 use crate::RequestId;
 
 impl<W> WriteQueue<W> {
@@ -21,17 +21,17 @@ impl<W> WriteQueue<W> {
             return;
         }
         let image = self.buckets[0].image();
-        if shared.is_in_doubt && item_may_have_forgotten(&shared.ids_before, image, &shared.id) {
+        if shared.is_in_doubt && image_cannot_tell(&shared.ids_before, image, &shared.id) {
             self.give_up_write();
         }
     }
 
     /// Ends all unacked writes: the write that just happened has fenced them, so none of them can
     /// happen while the item remembers their ids. A fence succeeds only if the item has none of
-    /// those ids. So a fenced write had not happened, unless the item had forgotten its id. Whether
-    /// it may have is judged by the item as it is after the fence (`item_may_have_forgotten`). This
-    /// counts too many: the fence's own ids may have displaced the last of `ids_before`, and then a
-    /// write that had not happened counts as ambiguous.
+    /// those ids. So a fenced write had not happened, unless the item had forgotten its id by then.
+    /// The item may have, if its list of ids is full and has none of `ids_before` any more
+    /// (`image_cannot_tell`). That is judged after the fence, whose own ids may have pushed the
+    /// last of `ids_before` out, so some writes that had not happened count as ambiguous, too.
     /// The waiting requests of such a write that must not be repeated (`must_not_repeat`) end as
     /// ambiguous.
     pub(super) fn end_unacked(&mut self) {
@@ -41,7 +41,7 @@ impl<W> WriteQueue<W> {
 
     fn end(&mut self, unacked: Vec<UnackedWrite>) {
         for write in unacked {
-            if item_may_have_forgotten(&write.ids_before, self.buckets[0].image(), &write.id) {
+            if image_cannot_tell(&write.ids_before, self.buckets[0].image(), &write.id) {
                 self.end_as_ambiguous(&write, must_not_repeat);
             }
         }
@@ -78,11 +78,11 @@ impl<W> WriteQueue<W> {
                 return;
             }
             let image = self.buckets[0].image();
-            if item_may_have_forgotten(&write.ids_before, image, &write.id) {
+            if image_cannot_tell(&write.ids_before, image, &write.id) {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
-                // write must fence it. `ids_before` starts anew from the present item: the write
-                // counts again only after these ids are forgotten, too. Without an item, it counts
-                // at each look.
+                // write must fence it. From now on the item's present ids are `ids_before`: the
+                // write counts again only when the item may have forgotten all of them, too. If
+                // there is no item, nothing can show the write, so each look counts it.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 self.end_as_ambiguous(&write, must_not_repeat);

@@ -84,7 +84,7 @@ pub(super) struct SharedWrite<W> {
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. As long as the item
-    /// has one of them, it has not forgotten the write (`item_may_have_forgotten`). If the image
+    /// has one of them, it has not forgotten the write (`image_cannot_tell`). If the image
     /// was out of date, the item loses them sooner: the queue then assumes too early that the write
     /// may be forgotten, never too late.
     pub(super) ids_before: Vec<RequestId>,

@@ -64,7 +64,7 @@ impl UnackedRequest {
 /// the item's list of ids is full and has none of `ids_before`, the ids from before the write: then
 /// `id` may have come and gone. `id` itself is left out of this comparison: a repetition may have
 /// put it back into the list.
-pub(super) fn item_may_have_forgotten(
+pub(super) fn image_cannot_tell(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,
     id: &RequestId,

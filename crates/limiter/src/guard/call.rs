@@ -77,9 +77,9 @@ impl Guard {
             }
             // `Unavailable` with an `AcquireError` inside: the store answers, but the request is in
             // doubt (`error_at_deadline` in `composite/request_error.rs`). An inner `Contended` is
-            // returned without the wrapper: it names the cause, and a program asks again after
-            // either error, although tokens may have been taken. Any other inner error keeps the
-            // wrapper, which says that tokens may have been taken.
+            // returned without the wrapper: it names the cause, and its documentation, too, says
+            // that tokens may have been taken. Any other inner error keeps the wrapper, which says
+            // so.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
