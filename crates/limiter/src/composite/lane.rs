@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate_core::{
-    Answer, BucketId, Counts, EpochMillis, Known, QueueSettings, RequestId, Write, WriteQueue,
+    Answer, BucketId, Counts, EpochMillis, QueueSettings, RequestId, Write, WriteQueue,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -181,20 +181,16 @@ impl Lane {
         }
         state.table_error = reply.table_error.map(Arc::new);
         state.last_event_at = clock.map_or(state.last_event_at, Clock::now);
-        let known = |state: &LaneState| -> [Option<Known>; 2] {
-            std::array::from_fn(|index| {
-                (index < self.images.len()).then(|| state.queue.known(index).cloned()).flatten()
-            })
-        };
-        let before = known(state);
+        let known = |index| state.queue.known(index).cloned();
+        let before: Vec<_> = (0..self.images.len()).map(known).collect();
         state.queue.answered(reply.answer, state.last_event_at);
         // Other lanes may know newer images than this lane, so it hands on only what this reply
         // told.
-        for ((image, before), after) in self.images.iter().zip(before).zip(known(state)) {
-            if let Some(after) = after
-                && before.is_none_or(|before| !before.is_same(&after))
+        for ((index, image), before) in self.images.iter().enumerate().zip(before) {
+            if let Some(after) = state.queue.known(index)
+                && before.is_none_or(|before| !before.is_same(after))
             {
-                image.learn_if_newer(after);
+                image.learn_if_newer(after.clone());
             }
         }
         state.leader_due_at = Some(Instant::now() + LATE_MAX);
