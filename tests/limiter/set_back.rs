@@ -35,6 +35,10 @@ impl Clock for Settable {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
+
+    fn share(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clone())
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,6 +54,10 @@ impl Clock for Simulated {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
+
+    fn share(&self) -> Arc<dyn Clock> {
+        Arc::new(*self)
+    }
 }
 
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use sluicegate_core::{EpochMillis, RequestId};
-use tokio::time::Instant;
 use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::clock::Clock;
 use crate::cost::Cost;
@@ -18,6 +18,10 @@ use crate::table::TableError;
 const WRITES_MAX: u32 = 40;
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// A timer that is late by this much tells that the process had no processor time.
+pub(crate) const STARVED_MIN: Duration = Duration::from_millis(20);
+/// The time to read an answer that came meanwhile.
+pub(crate) const UNREAD_TIME: Duration = Duration::from_millis(100);
 /// Longer than any call, and short enough for an `Instant`.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -133,7 +137,7 @@ impl<'a> CallContext<'a> {
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let start = Instant::now();
-        let answer = tokio::time::timeout_at(self.deadline, call).await;
+        let answer = until(self.deadline, call).await;
         self.quickest = self.quickest.min(start.elapsed());
         match answer {
             Ok(Ok(result)) => {
@@ -143,6 +147,16 @@ impl<'a> CallContext<'a> {
             Ok(error) => error,
             Err(elapsed) => Err(TableError::Unreachable(BoxError::from(elapsed)).into()),
         }
+    }
+}
+
+/// Awaits a future until this deadline. If the timer is late, the process had no processor time: an
+/// answer may have come unread, so the future gets [`UNREAD_TIME`] more.
+pub(crate) async fn until<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = std::pin::pin!(future);
+    match timeout_at(deadline, future.as_mut()).await {
+        Err(_) if deadline.elapsed() > STARVED_MIN => timeout(UNREAD_TIME, future).await,
+        result => result,
     }
 }
 

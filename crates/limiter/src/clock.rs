@@ -26,6 +26,9 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Waits at least `duration` from the call on, not from the first poll.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+
+    /// The same clock, for a task that outlives the caller.
+    fn share(&self) -> Arc<dyn Clock>;
 }
 
 /// The clock of the system. Sleeping needs a tokio runtime with its time driver on.
@@ -50,6 +53,10 @@ impl Clock for SystemClock {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn share(&self) -> Arc<dyn Clock> {
+        Arc::new(*self)
     }
 }
 
@@ -80,6 +87,13 @@ impl Clock for SharedClock {
         match self {
             Self::System => SystemClock.sleep(duration),
             Self::Other(clock) => clock.sleep(duration),
+        }
+    }
+
+    fn share(&self) -> Arc<dyn Clock> {
+        match self {
+            Self::System => Arc::new(SystemClock),
+            Self::Other(clock) => clock.clone(),
         }
     }
 }
@@ -149,6 +163,10 @@ impl Clock for TestClock {
             let _ = seen.wait_for(|now| *now >= until).await;
             drop(clock);
         })
+    }
+
+    fn share(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clone())
     }
 }
 

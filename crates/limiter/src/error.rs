@@ -56,6 +56,22 @@ impl AcquireError {
         }
         LimitExceeded::new(limits).into()
     }
+
+    /// A copy, for each of the requests that shared a call.
+    #[cfg(feature = "redis")]
+    pub(crate) fn copy(&self) -> Self {
+        match self {
+            Self::LimitExceeded(refusal) => refusal.clone().into(),
+            Self::NeverAdmissible(refusal) => refusal.clone().into(),
+            Self::Contended { attempts } => Self::Contended { attempts: *attempts },
+            Self::Unavailable(source) => Self::Unavailable(match source.downcast_ref::<Self>() {
+                Some(error) => error.copy().into(),
+                None => crate::store_error::copy_of(source),
+            }),
+            Self::InvalidRequest(error) => error.clone().into(),
+            Self::Setup(error) => error.copy().into(),
+        }
+    }
 }
 
 fn unavailable(source: &BoxError) -> &'static str {

@@ -33,6 +33,27 @@ pub enum SetupError {
     Rejected(#[source] BoxError),
 }
 
+impl SetupError {
+    /// A copy, for each of several requests.
+    pub(crate) fn copy(&self) -> Self {
+        match self {
+            Self::NoTable(table) => Self::NoTable(table.clone()),
+            Self::Denied(why) => Self::Denied(copy_of(why)),
+            Self::BrokenItem { bucket, source } => {
+                Self::BrokenItem { bucket: bucket.clone(), source: source.clone() }
+            }
+            Self::Rejected(why) => Self::Rejected(copy_of(why)),
+            Self::Inconvertible(why) => Self::Inconvertible(copy_of(why)),
+        }
+    }
+}
+
+/// A copy of an error's source, for each of several requests.
+pub(crate) fn copy_of(source: &BoxError) -> BoxError {
+    let text = described(source);
+    if source.is::<StoreFailure>() { StoreFailure(text.into()).into() } else { text.into() }
+}
+
 /// The store answered that it failed: an HTTP status of 5xx (except 501) of DynamoDB, or an error
 /// of Redis that says it can serve no request, such as `LOADING` or `MISCONF`. The request may have
 /// been done. The source is the store's error.

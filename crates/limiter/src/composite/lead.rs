@@ -11,14 +11,10 @@ use tokio::time::{Instant, Sleep};
 
 use super::lane::{ANSWER_TIME_MAX, LATE_MAX, Lane};
 use super::table_call::{Calls, PendingCall, Resolved, TableCall, TableReply};
-use crate::call::new_id;
+use crate::call::{STARVED_MIN, UNREAD_TIME, new_id};
 use crate::clock::Clock;
 use crate::table::TableError;
 
-/// A timer that is late by this much tells that the process had no processor time.
-const STARVED_MIN: Duration = Duration::from_millis(20);
-/// The time to read an answer that came meanwhile.
-const UNREAD_TIME: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The longest pause after other writers outran corrections, if no caller waits for tokens.

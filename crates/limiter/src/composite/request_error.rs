@@ -8,7 +8,7 @@
 //! * any other `Unavailable`: an outage.
 
 use crate::error::AcquireError;
-use crate::store_error::{BoxError, SetupError, StoreFailure, described};
+use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
 /// The error of a request that has no more time: `Contended`, alone or inside `Unavailable`, or an
@@ -21,7 +21,7 @@ pub(super) fn error_at_deadline(
 ) -> AcquireError {
     let contended = AcquireError::Contended { attempts };
     match table_error {
-        Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(source(cause)),
+        Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(copy_of(cause)),
         Some(_) => in_doubt_if(is_in_doubt, contended),
         None if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())
@@ -37,22 +37,8 @@ pub(super) fn in_doubt_if(is_in_doubt: bool, error: AcquireError) -> AcquireErro
 
 /// The error of an unusable table, for each of the requests of one write.
 pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
-    let Some(TableError::Setup(error)) = table_error else {
-        return SetupError::Rejected("the table does not say why".into());
-    };
-    match error {
-        SetupError::NoTable(table) => SetupError::NoTable(table.clone()),
-        SetupError::Denied(why) => SetupError::Denied(source(why)),
-        SetupError::BrokenItem { bucket, source } => {
-            SetupError::BrokenItem { bucket: bucket.clone(), source: source.clone() }
-        }
-        SetupError::Rejected(why) => SetupError::Rejected(source(why)),
-        SetupError::Inconvertible(why) => SetupError::Inconvertible(source(why)),
+    match table_error {
+        Some(TableError::Setup(error)) => error.copy(),
+        _ => SetupError::Rejected("the table does not say why".into()),
     }
-}
-
-/// A copy of an error's source, for each of the requests of one write.
-fn source(of: &BoxError) -> BoxError {
-    let text = described(of);
-    if of.is::<StoreFailure>() { StoreFailure(text.into()).into() } else { text.into() }
 }

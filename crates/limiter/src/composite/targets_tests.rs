@@ -139,6 +139,10 @@ impl crate::clock::Clock for Leaping {
     fn sleep(&self, time: Duration) -> futures_util::future::BoxFuture<'static, ()> {
         self.0.sleep(time)
     }
+
+    fn share(&self) -> Arc<dyn crate::clock::Clock> {
+        self.0.share()
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use super::range::check_amounts;
 use super::reply::{Reply, Status};
 use super::script::Call;
 use super::script_bucket::{Image, ScriptBucket, SentAt};
+use super::shared_calls::Shape;
 use super::value::{id_text, kept_s};
 use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -47,8 +48,8 @@ impl RedisStore {
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
         check_amounts(&request.amounts)?;
-        let targets = self.targets(request)?;
-        self.take_shared(request, targets, clock).await
+        let shape = Shape::new(self.targets(request)?, &request.amounts);
+        self.take_shared(request, &shape, clock).await
     }
 
     /// A call that takes these amounts of every bucket, or corrects by them.

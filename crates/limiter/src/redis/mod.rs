@@ -94,11 +94,11 @@
 mod acquire;
 mod adjust;
 mod boundaries;
+mod call_driver;
 mod configured;
 mod connection;
 mod error;
 mod keys;
-mod lead;
 #[cfg(feature = "leasing")]
 mod lease;
 mod peek;

@@ -3,17 +3,16 @@
 //! While a call for requests of one shape is in flight, other requests of that shape wait. The next
 //! call takes the sum of their amounts: they share it.
 //!
-//! This file holds the state; `lead.rs` makes the calls. One caller leads a shape: it sends a call
-//! and awaits the answer. If the leader leaves, the first caller that still waits replaces it.
+//! This file holds the state; the task in `call_driver.rs` makes the calls.
 
-use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sluicegate_core::{Amounts, LimitName, RequestId};
+use sluicegate_core::{Amounts, LimitName};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::range::MILLI_MAX;
 use super::script_bucket::ScriptBucket;
@@ -42,153 +41,80 @@ impl Hash for Shape {
     }
 }
 
-/// The requests that wait, by their shape. A shape has an entry while a caller leads it.
+/// The requests that wait, by their shape. A shape has an entry while a task drives its calls.
 #[derive(Default)]
-pub(super) struct SharedCalls(Mutex<SharedCallsState>);
+pub(super) struct SharedCalls(Mutex<HashMap<Arc<Shape>, VecDeque<CallWaiter>>>);
 
-#[derive(Default)]
-struct SharedCallsState {
-    waiting: HashMap<Arc<Shape>, VecDeque<CallWaiter>>,
-    tickets: u64,
-}
+pub(super) type CallResult = Result<Grant, AcquireError>;
 
-/// A request that waits, or that is part of a call in flight.
+/// A request that waits, or that is a member of a call in flight.
 pub(super) struct CallWaiter {
-    ticket: u64,
     pub(super) amounts: Amounts,
-    pub(super) sender: oneshot::Sender<CallTurn>,
+    pub(super) deadline: Instant,
+    pub(super) sender: oneshot::Sender<CallResult>,
 }
 
-/// The place of a request among those that wait.
-pub(super) struct CallPlace {
-    ticket: u64,
-    pub(super) receiver: oneshot::Receiver<CallTurn>,
-}
-
-/// The end of a request's wait.
-pub(super) enum CallTurn {
-    /// A leader had it decided.
-    Done(Result<Grant, AcquireError>),
-    /// It leads now. `SharedCall` is empty, or a call that the last leader left in doubt.
-    Lead(SharedCall),
-}
-
-/// The requests of one call, except the leader's.
-#[derive(Default)]
-pub(super) struct SharedCall {
-    /// `None`: it was not sent yet.
-    pub(super) id: Option<RequestId>,
-    /// In order of arrival.
-    pub(super) members: Vec<CallWaiter>,
-    /// The shares of callers that have left.
-    pub(super) gone: Amounts,
-    /// True if an earlier leader sent it and got no answer. The new leader must send it again,
-    /// under its id, for the same sum.
-    pub(super) is_in_doubt: bool,
-}
-
-impl SharedCall {
-    /// The amounts of the call, for a leader that asks for `own`.
-    pub(super) fn sum<'a>(&self, own: &'a Amounts) -> Cow<'a, Amounts> {
-        let mut sum = Cow::Borrowed(own);
-        for amounts in self.members.iter().map(|member| &member.amounts).chain([&self.gone]) {
-            if !amounts.is_empty() {
-                *sum.to_mut() += amounts;
-            }
+impl CallWaiter {
+    /// Tells the caller its result. Returns the amounts that were granted to a caller that has
+    /// left.
+    pub(super) fn answer(self, result: CallResult) -> Amounts {
+        match self.sender.send(result) {
+            Err(Ok(_)) => self.amounts,
+            _ => Amounts::new(),
         }
-        sum
     }
 }
 
 impl SharedCalls {
-    fn lock(&self) -> MutexGuard<'_, SharedCallsState> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<Shape>, VecDeque<CallWaiter>>> {
         lock(&self.0)
     }
 
-    /// Lets a request wait for a call of its shape. `None`: no other request leads, so it leads.
-    pub(super) fn enter(&self, shape: &Arc<Shape>, amounts: &Amounts) -> Option<CallPlace> {
-        let SharedCallsState { waiting, tickets } = &mut *self.lock();
-        let waiters = match waiting.entry(shape.clone()) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                entry.insert(VecDeque::new());
-                return None;
+    /// Lets a request wait for a call of its shape. True if no task drives the shape: then the
+    /// caller must start one.
+    pub(super) fn enter(&self, shape: &Arc<Shape>, waiter: CallWaiter) -> bool {
+        match self.lock().entry(shape.clone()) {
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().push_back(waiter);
+                false
             }
-        };
-        *tickets += 1;
-        let (sender, receiver) = oneshot::channel();
-        waiters.push_back(CallWaiter { ticket: *tickets, amounts: amounts.clone(), sender });
-        Some(CallPlace { ticket: *tickets, receiver })
+            Entry::Vacant(entry) => {
+                entry.insert(VecDeque::from([waiter]));
+                true
+            }
+        }
     }
 
-    /// Gives up a place; false if the request is already part of a call, or was told its turn.
-    pub(super) fn leave(&self, shape: &Shape, place: &CallPlace) -> bool {
-        let mut state = self.lock();
-        let Some(waiters) = state.waiting.get_mut(shape) else { return false };
-        let at = waiters.iter().position(|waiter| waiter.ticket == place.ticket);
-        at.and_then(|at| waiters.remove(at)).is_some()
-    }
-
-    /// Takes waiting requests, in order, while their sum with `own` stays within `MILLI_MAX`.
-    pub(super) fn gather(&self, shape: &Shape, own: &Amounts) -> SharedCall {
-        let mut state = self.lock();
-        let Some(waiters) = state.waiting.get_mut(shape) else { return SharedCall::default() };
+    /// Takes waiting requests, in order, while their sum stays within `MILLI_MAX`. If none waits,
+    /// no task drives the shape any more.
+    pub(super) fn gather(&self, shape: &Shape) -> Option<Vec<CallWaiter>> {
+        let mut waiting = self.lock();
+        let waiters = waiting.get_mut(shape)?;
         waiters.retain(|waiter| !waiter.sender.is_closed());
-        let mut sum = own.clone();
+        let mut sum = Amounts::new();
         let is_counted = |waiter: &&CallWaiter| {
             sum += &waiter.amounts;
             sum.values().all(|amount| amount.get() <= MILLI_MAX)
         };
         let count = waiters.iter().take_while(is_counted).count();
-        SharedCall { members: waiters.drain(..count).collect(), ..SharedCall::default() }
+        if waiters.is_empty() {
+            waiting.remove(shape);
+            return None;
+        }
+        Some(waiters.drain(..count).collect())
     }
 
     /// Lets these wait again, before all others.
     pub(super) fn put_back(&self, shape: &Shape, first: Vec<CallWaiter>) {
-        if let Some(waiters) = self.lock().waiting.get_mut(shape) {
-            to_front(waiters, first);
+        if let Some(waiters) = self.lock().get_mut(shape) {
+            first.into_iter().rev().for_each(|waiter| waiters.push_front(waiter));
         }
     }
 
-    /// Ends a caller's lead.
-    ///
-    /// If the call is in doubt, its first member leads next. Otherwise its members wait again,
-    /// before all others, and the first request that waits leads. If none waits, the shape has no
-    /// leader. Returns a call in doubt that no caller waits for.
-    pub(super) fn pass(&self, shape: &Arc<Shape>, mut call: SharedCall) -> Option<SharedCall> {
-        let mut state = self.lock();
-        let Entry::Occupied(mut entry) = state.waiting.entry(shape.clone()) else { return None };
-        let waiters = entry.get_mut();
-        if call.is_in_doubt {
-            call = hand_over(call)?;
-        } else {
-            to_front(waiters, std::mem::take(&mut call.members));
-        }
-        let is_led = std::iter::from_fn(|| waiters.pop_front())
-            .any(|waiter| waiter.sender.send(CallTurn::Lead(SharedCall::default())).is_ok());
-        if !is_led {
-            entry.remove();
-        }
-        call.is_in_doubt.then_some(call)
+    /// Ends the waiting of all requests of a shape: their callers get no result.
+    pub(super) fn stop(&self, shape: &Shape) {
+        self.lock().remove(shape);
     }
-}
-
-fn to_front(waiters: &mut VecDeque<CallWaiter>, first: Vec<CallWaiter>) {
-    first.into_iter().rev().for_each(|waiter| waiters.push_front(waiter));
-}
-
-/// Lets the first member that still waits lead the call. Returns the call if all callers have
-/// left.
-fn hand_over(mut call: SharedCall) -> Option<SharedCall> {
-    while !call.members.is_empty() {
-        let CallWaiter { amounts, sender, .. } = call.members.remove(0);
-        match sender.send(CallTurn::Lead(call)) {
-            Err(CallTurn::Lead(back)) => call = back,
-            _ => return None,
-        }
-        call.gone += &amounts;
-    }
-    Some(call)
 }
 
 impl std::fmt::Debug for SharedCalls {

@@ -166,11 +166,11 @@ impl Together {
         }
     }
 
-    /// Puts requests in flight as one call that is not answered: the first has this deadline, the
-    /// others ask for 2, 3 and 4 tokens.
-    async fn in_flight(&self, leader: Duration) -> Vec<JoinHandle<Result<u32, AcquireError>>> {
+    /// Puts requests in flight as one call that is not answered: the first asks for one token with
+    /// this deadline, the others for 2, 3 and 4 tokens.
+    async fn in_flight(&self, deadline: Duration) -> Vec<JoinHandle<Result<u32, AcquireError>>> {
         let first = self.ask(LONG, 1);
-        let mut asked = vec![self.ask(leader, 1)];
+        let mut asked = vec![self.ask(deadline, 1)];
         asked.extend((2..=4).map(|tokens| self.ask(LONG, tokens)));
         let tasks = asked.into_iter().map(tokio::spawn);
         // The tasks start while the first call is in flight, and continue after it.
@@ -195,12 +195,12 @@ async fn requests_wait_for_one_call_at_most() {
     let before = scripts(&on.server).await;
     let asked = (0..50).map(|_| on.ask(LONG, 1));
     assert!(join_all(asked).await.iter().all(|result| matches!(result, Ok(1))));
-    assert_eq!((scripts(&on.server).await - before, on.left().await), (2, 49));
+    assert_eq!((scripts(&on.server).await - before, on.left().await), (1, 49));
     // One call refuses all waiting requests.
     let asked = (0..50).map(|_| on.ask(LONG, 50));
     let before = scripts(&on.server).await;
     assert!(join_all(asked).await.iter().all(Result::is_err));
-    assert_eq!(scripts(&on.server).await - before, 2);
+    assert_eq!(scripts(&on.server).await - before, 1);
 }
 
 #[tokio::test]
@@ -208,20 +208,9 @@ async fn requests_wait_for_one_call_at_most() {
 async fn a_shared_call_that_was_lost_is_done_once() {
     let on = Together::start().await;
     for (cut, left) in [(Cut::Request, 89), (Cut::Answer, 79)] {
-        let asked = (0..10).map(|n| {
-            let ask = on.ask(LONG, 1);
-            let wire = &on.wire;
-            async move {
-                let attempts = ask.await.unwrap();
-                if n == 0 {
-                    // The others are sent next.
-                    wire.cut_next(cut);
-                }
-                attempts
-            }
-        });
-        let attempts = join_all(asked).await;
-        assert_eq!(attempts, [1, 2, 2, 2, 2, 2, 2, 2, 2, 2], "{cut:?}");
+        on.wire.cut_next(cut);
+        let answers = join_all((0..10).map(|_| on.ask(LONG, 1))).await;
+        assert!(answers.iter().all(|attempts| matches!(attempts, Ok(2))), "{cut:?} {answers:?}");
         assert_eq!(on.left().await, left, "{cut:?}");
     }
     assert_eq!(on.limiter.counters().ambiguous.get(), 0);
@@ -230,7 +219,7 @@ async fn a_shared_call_that_was_lost_is_done_once() {
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_caller_dropped_in_flight_gives_its_share_back() {
-    // The leader, another, both, and all of them.
+    // The first, another, both, and all of them.
     for dropped in [vec![0], vec![2], vec![0, 1], vec![0, 1, 2, 3]] {
         let on = Together::start().await;
         let tasks = on.in_flight(LONG).await;
@@ -252,7 +241,7 @@ async fn a_caller_dropped_in_flight_gives_its_share_back() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
-async fn a_leader_out_of_time_leaves_its_call_to_the_next() {
+async fn a_caller_out_of_time_leaves_its_call_to_the_others() {
     let on = Together::start().await;
     let mut tasks = on.in_flight(Duration::from_millis(150)).await.into_iter();
     let error = tasks.next().unwrap().await.unwrap().unwrap_err();
@@ -268,19 +257,75 @@ async fn a_leader_out_of_time_leaves_its_call_to_the_next() {
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let on = Together::start().await;
-    let mut leader = Box::pin(on.ask(LONG, 1));
-    assert!((&mut leader).now_or_never().is_none());
+    let mut first = Box::pin(on.ask(LONG, 1));
+    assert!((&mut first).now_or_never().is_none());
+    let [mut second, mut third] = [2, 3].map(|tokens| Box::pin(on.ask(LONG, tokens)));
+    assert!((&mut second).now_or_never().is_none());
+    assert!((&mut third).now_or_never().is_none());
+    first.await.unwrap();
+    let polled = (&mut second).now_or_never();
     let start = Instant::now();
-    on.ask(LONG, 2).await.unwrap();
+    third.await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(5));
     // A request that is dropped while it waits took nothing.
     let mut waiting = Box::pin(on.ask(LONG, 5));
     assert!((&mut waiting).now_or_never().is_none());
     drop(waiting);
-    leader.await.unwrap();
-    on.until_left(96).await;
+    match polled {
+        Some(answer) => answer.unwrap(),
+        None => second.await.unwrap(),
+    };
     on.ask(LONG, 1).await.unwrap();
-    assert_eq!(on.left().await, 95);
+    assert_eq!(on.left().await, 92);
+}
+
+/// Other writes push the id of the call out of the bucket before its answer comes. The call must
+/// not be sent again.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_caller_dropped_in_flight_on_a_busy_bucket_gives_back_what_it_took() {
+    for dropped in [vec![0], vec![0, 1, 2, 3]] {
+        let on = Together::start().await;
+        let tasks = on.in_flight(LONG).await;
+        let store = RedisStore::new(on.server.url()).unwrap();
+        let others = self::on(store, &TestClock::at(at(T0)));
+        for _ in 0..8 {
+            let ask = others.acquire("u", "r").consume("l", 1).limits([Limit::quota("l", 100)]);
+            ask.no_cascade().await.unwrap();
+        }
+        dropped.iter().for_each(|n| tasks[*n].abort());
+        on.wire.open();
+        for (n, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.is_ok_and(|answer| answer.is_ok()), !dropped.contains(&n));
+        }
+        let given_back: i64 = dropped.iter().map(|n| [1, 2, 3, 4][*n]).sum();
+        on.until_left(80 + given_back).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(on.left().await, 80 + given_back, "{dropped:?}");
+        assert_eq!(on.limiter.counters().ambiguous.get(), 0);
+    }
+}
+
+/// The process has no processor time until after the deadline. The answer has come, but nobody has
+/// read it: this is no outage.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn an_answer_that_came_before_the_deadline_counts() {
+    let on = Together::start().await;
+    for count in [1, 4] {
+        let left = on.left().await - count;
+        on.wire.silence();
+        let mut asked: Vec<_> =
+            (0..count).map(|_| Box::pin(on.ask(Duration::from_millis(300), 1))).collect();
+        for ask in &mut asked {
+            assert!(ask.now_or_never().is_none());
+        }
+        on.until_left(left).await;
+        on.wire.open();
+        std::thread::sleep(Duration::from_millis(400));
+        let answers = join_all(asked).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
 }
 
 /// A process is stopped while its call is in flight, and its caller leaves after it goes on. The
@@ -303,14 +348,14 @@ async fn tokens_that_come_back_after_a_stop_earn_no_refill_twice() {
     let left = async || field::<i64>(&server, KEY, "tokens:l").await / 1_000;
     ask(&stopped, 1).await.unwrap();
     wire.silence();
-    let mut leader = Box::pin(ask(&stopped, 1));
-    assert!((&mut leader).now_or_never().is_none());
+    let mut leaver = Box::pin(ask(&stopped, 1));
+    assert!((&mut leaver).now_or_never().is_none());
     while left().await != 58 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     clock.advance(Duration::from_secs(300));
     ask(&other, 60).await.unwrap();
-    drop(leader);
+    drop(leaver);
     wire.open();
     while left().await != 1 {
         tokio::time::sleep(Duration::from_millis(5)).await;

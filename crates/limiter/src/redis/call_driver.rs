@@ -1,0 +1,215 @@
+//! Acquires tokens: for one request, or for several of the same shape in one call.
+//!
+//! A task drives the calls of a shape. It starts with a request that no task would send, and ends
+//! when no request waits. Requests that arrive while a call is in flight wait, and share the next
+//! call.
+//!
+//! One call asks for the sum of the requests that share it, under one id. The script decides it as
+//! any acquire, and the driver repeats it as any acquire if the answer is lost. If the sum does not
+//! fit, the driver looks at the image of the buckets. It refuses the requests that do not fit
+//! alone, and sends the first that fit together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_core::{Amounts, EpochMillis, WritePath};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::RedisStore;
+use super::acquire::{Decision, Failure, statuses};
+use super::script::ACQUIRE;
+use super::script_bucket::{Image, ScriptBucket};
+use super::shared_calls::{CallResult, CallWaiter, Shape};
+use crate::call::{CallContext, as_deadline, new_id, until};
+use crate::clock::Clock;
+use crate::cost::Cost;
+use crate::error::{AcquireError, LimitStatus};
+use crate::store::{Correction, Grant, Request};
+
+/// The time for giving tokens back.
+const RETURN_TIME: Duration = Duration::from_secs(5);
+/// A call ends at the deadline of its last member, and its error then tells more than the silence.
+/// Callers wait for that.
+const LAST_WORD: Duration = Duration::from_millis(10);
+
+/// Sends the calls of a shape, in a task of its own: the answer to a call is awaited although its
+/// callers leave, or are not polled.
+struct CallDriver {
+    store: RedisStore,
+    shape: Arc<Shape>,
+    clock: Arc<dyn Clock>,
+    /// False once no request waits: the shape is no longer its own.
+    drives: bool,
+}
+
+/// A request that waits. If it is dropped, it gives back what it was granted.
+struct WaitingRequest<'a> {
+    store: &'a RedisStore,
+    shape: &'a Arc<Shape>,
+    request: &'a Request,
+    clock: &'a dyn Clock,
+    receiver: oneshot::Receiver<CallResult>,
+}
+
+impl RedisStore {
+    /// Takes tokens for a request, in a call that it may share.
+    pub(super) async fn take_shared(
+        &self,
+        request: &Request,
+        shape: &Arc<Shape>,
+        clock: &dyn Clock,
+    ) -> Result<Grant, AcquireError> {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiting = WaitingRequest { store: self, shape, request, clock, receiver };
+        let deadline = Instant::now() + as_deadline(request.deadline);
+        let waiter = CallWaiter { amounts: request.amounts.clone(), deadline, sender };
+        if self.shared_calls.enter(shape, waiter) {
+            let (shape, clock) = (shape.clone(), clock.share());
+            let driver = CallDriver { store: self.share(), shape, clock, drives: true };
+            tokio::spawn(driver.drive());
+        }
+        match until(deadline + LAST_WORD, &mut waiting.receiver).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(AcquireError::Unavailable("the runtime of the call ended".into())),
+            Err(elapsed) => Err(AcquireError::Unavailable(elapsed.into())),
+        }
+    }
+
+    /// Gives tokens back in a background task. Without a runtime, or if the correction fails, the
+    /// tokens stay taken.
+    fn return_later(&self, shape: &Arc<Shape>, amounts: Amounts, clock: Arc<dyn Clock>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (store, shape) = (self.share(), shape.clone());
+        runtime.spawn(async move {
+            let amounts = &-&amounts;
+            for ScriptBucket { bucket, configuration } in &shape.targets {
+                let id = &new_id();
+                let (mark, deadline) = (None, RETURN_TIME);
+                let correction = Correction { id, bucket, amounts, configuration, mark, deadline };
+                let _ = store.correct(&correction, &*clock).await;
+            }
+        });
+    }
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        self.receiver.close();
+        if let Ok(Ok(_)) = self.receiver.try_recv() {
+            let amounts = self.request.amounts.clone();
+            self.store.return_later(self.shape, amounts, self.clock.share());
+        }
+    }
+}
+
+impl CallDriver {
+    /// Sends calls until no request waits.
+    async fn drive(mut self) {
+        while let Some(members) = self.store.shared_calls.gather(&self.shape) {
+            self.decide(members).await;
+            // Callers that have their answer may ask again, and then share the next call.
+            tokio::task::yield_now().await;
+        }
+        self.drives = false;
+    }
+
+    /// Sends calls until all members are decided, or wait again.
+    async fn decide(&self, mut members: Vec<CallWaiter>) {
+        let (store, targets) = (&self.store, &self.shape.targets);
+        while let Some(deadline) = members.iter().map(|member| member.deadline).max() {
+            let mut sum = members[0].amounts.clone();
+            members[1..].iter().for_each(|member| sum += &member.amounts);
+            let time = deadline.saturating_duration_since(Instant::now());
+            let mut context = CallContext::new(&*self.clock, time);
+            let reply = store.repeat(&mut context, &ACQUIRE, targets, |context, in_doubt| {
+                let sent = store.sent(context.clock, in_doubt);
+                store.take_or_correct_call(targets, &sum, &context.id, sent)
+            });
+            let decision = match reply.await {
+                Ok(reply) => store.decision(reply, targets),
+                Err(failure) => Err(Failure::Error(failure.error)),
+            };
+            let error = match decision {
+                Ok(Decision::Granted(images, path)) => {
+                    return self.grant(members, &images, path, context.cost.attempts);
+                }
+                Ok(Decision::Short(images, now)) => {
+                    members = self.refuse(members, &images, now);
+                    members.retain(|member| !member.sender.is_closed());
+                    continue;
+                }
+                Err(Failure::Error(error)) => error,
+                Err(Failure::TableError(table_error)) => context.fail_with(table_error),
+            };
+            for member in members {
+                member.answer(Err(error.copy()));
+            }
+            return;
+        }
+    }
+
+    /// Grants all members. Gives back the shares of those that have left.
+    fn grant(&self, members: Vec<CallWaiter>, images: &[Image], path: WritePath, attempts: u32) {
+        let (mut path, mut gone) = (path, Amounts::new());
+        for member in members {
+            let buckets = self.shape.targets.iter().zip(images);
+            let parts = buckets.map(|(target, image)| target.part(&member.amounts, image));
+            // A parent that has none of the limits was not asked.
+            let parts = parts.filter(|part| !part.amounts.is_empty()).collect();
+            let cost = Cost { path: Some(path), attempts, ..Cost::default() };
+            gone += &member.answer(Ok(Grant { parts, cost }));
+            // One write is counted once.
+            path = WritePath::Claim;
+        }
+        if !gone.is_empty() {
+            self.store.return_later(&self.shape, gone, self.clock.clone());
+        }
+    }
+
+    /// Nothing was taken. Refuses the members that do not fit alone, and returns the first that fit
+    /// together. The others wait again, before all others.
+    fn refuse(
+        &self,
+        members: Vec<CallWaiter>,
+        images: &[Image],
+        now: EpochMillis,
+    ) -> Vec<CallWaiter> {
+        let statuses = |amounts: &Amounts| statuses(&self.shape.targets, images, amounts, now);
+        let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
+        let (count, mut has_refused) = (members.len(), false);
+        let (mut sum, mut first, mut others) = (Amounts::new(), Vec::new(), Vec::new());
+        for member in members {
+            let limits = statuses(&member.amounts);
+            if count == 1 || is_short(&limits) {
+                has_refused = true;
+                member.answer(Err(AcquireError::refused(limits)));
+                continue;
+            }
+            let mut with = sum.clone();
+            with += &member.amounts;
+            if is_short(&statuses(&with)) {
+                others.push(member);
+            } else {
+                sum = with;
+                first.push(member);
+            }
+        }
+        // By the image the sum fits, but the script refused it. Send the first request alone.
+        if !has_refused && others.is_empty() {
+            others = first.split_off(1);
+        }
+        self.store.shared_calls.put_back(&self.shape, others);
+        first
+    }
+}
+
+impl Drop for CallDriver {
+    /// The runtime ended: nobody sends the requests that wait.
+    fn drop(&mut self) {
+        if self.drives {
+            self.store.shared_calls.stop(&self.shape);
+        }
+    }
+}
