@@ -1,6 +1,6 @@
-//! Instants on the command line: RFC 3339, or a duration before now.
+//! Instants on the command line: RFC 3339, a day of UTC, or a duration before now.
 
-use chrono::DateTime;
+use chrono::{DateTime, NaiveDate, NaiveTime};
 use sluicegate::types::EpochMillis;
 
 /// An instant, as it was given.
@@ -32,7 +32,7 @@ impl std::str::FromStr for Instant {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "{text:?} is not a time: give one like 2026-01-28T14:00:00Z, or -24h, -90min, -7d, now"
+                "{text:?} is not a time: give one like 2026-01-28T14:00:00Z or 2026-01-28, or -24h, -90min, -7d, now"
             )
         };
         if text == "now" {
@@ -46,7 +46,10 @@ impl std::str::FromStr for Instant {
                 unit.zip(count).and_then(|((_, millis), count)| count.checked_mul(*millis));
             return millis.map(Self::Before).ok_or_else(expected);
         }
-        let at = DateTime::parse_from_rfc3339(text).map_err(|_| expected())?;
+        let at = match text.parse::<NaiveDate>() {
+            Ok(day) => day.and_time(NaiveTime::MIN).and_utc(),
+            Err(_) => DateTime::parse_from_rfc3339(text).map_err(|_| expected())?.to_utc(),
+        };
         EpochMillis::new(at.timestamp_millis()).map(Self::At).map_err(|error| error.to_string())
     }
 }
@@ -65,6 +68,7 @@ mod tests {
             ("-0s", 1_769_608_800_000),
             ("2026-01-28T14:00:00Z", 1_769_608_800_000),
             ("2026-01-28T15:00:00.5+01:00", 1_769_608_800_500),
+            ("2026-01-28", 1_769_558_400_000),
             ("-99999999d", 0),
         ] {
             assert_eq!(text.parse::<Instant>().unwrap().resolve(now).get(), millis, "{text}");
@@ -77,7 +81,7 @@ mod tests {
             "24h",
             "-1y",
             "-9223372036854775807d",
-            "2026-01-28",
+            "2026-01-32",
             "1969-01-01T00:00:00Z",
         ] {
             assert!(text.parse::<Instant>().is_err(), "{text}");
