@@ -1,6 +1,7 @@
 //! Many processes on one bucket in simulated time: their cost on a table that answers after a few
 //! milliseconds, and the result of excess requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;

@@ -2,7 +2,7 @@
 //!
 //! A task drives the calls of a shape. It starts with a request that no task would send, and ends
 //! when no request waits. Requests that arrive while a call is in flight wait, and share the next
-//! call.
+//! call. A request that waits too long is sent alone.
 //!
 //! One call asks for the sum of the requests that share it, under one id. The script decides it as
 //! any acquire, and the driver repeats it as any acquire if the answer is lost. If the sum does not
@@ -15,7 +15,7 @@ use std::time::Duration;
 use sluicegate_core::{Amounts, EpochMillis, WritePath};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::RedisStore;
 use super::acquire::{Decision, Failure, statuses};
@@ -28,6 +28,9 @@ use crate::cost::Cost;
 use crate::error::{AcquireError, LimitStatus};
 use crate::store::{Correction, Grant, Request};
 
+/// A request waits this time for a shared call, or a quarter of its own time. Then it is sent
+/// alone: the server may be far away, or the driver in a runtime that nobody runs any more.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// The time for giving tokens back.
 const RETURN_TIME: Duration = Duration::from_secs(5);
 /// A call ends at the deadline of its last member, and its error then tells more than the silence.
@@ -40,7 +43,7 @@ struct CallDriver {
     store: RedisStore,
     shape: Arc<Shape>,
     clock: Arc<dyn Clock>,
-    /// False once no request waits: the shape is no longer its own.
+    /// True until no request waits. False too if it sends only one request, alone.
     drives: bool,
 }
 
@@ -63,18 +66,36 @@ impl RedisStore {
     ) -> Result<Grant, AcquireError> {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = WaitingRequest { store: self, shape, request, clock, receiver };
-        let deadline = Instant::now() + as_deadline(request.deadline);
-        let waiter = CallWaiter { amounts: request.amounts.clone(), deadline, sender };
-        if self.shared_calls.enter(shape, waiter) {
-            let (shape, clock) = (shape.clone(), clock.share());
-            let driver = CallDriver { store: self.share(), shape, clock, drives: true };
-            tokio::spawn(driver.drive());
+        let now = Instant::now();
+        let deadline = now + as_deadline(request.deadline);
+        let (amounts, ticket) = (request.amounts.clone(), self.shared_calls.ticket());
+        let is_first =
+            self.shared_calls.enter(shape, CallWaiter { ticket, amounts, deadline, sender });
+        if is_first {
+            tokio::spawn(self.driver(shape, clock, true).drive());
+        } else {
+            let patient = now + PATIENCE.min(request.deadline / 4);
+            if let Ok(Ok(result)) = timeout_at(patient, &mut waiting.receiver).await {
+                return result;
+            }
+            if let Some(waiter) = self.shared_calls.leave(shape, ticket) {
+                let driver = self.driver(shape, clock, false);
+                tokio::spawn(async move { driver.decide(vec![waiter]).await });
+            }
         }
-        match until(deadline + LAST_WORD, &mut waiting.receiver).await {
+        let mut result = until(deadline, &mut waiting.receiver).await;
+        if result.is_err() {
+            result = timeout(LAST_WORD, &mut waiting.receiver).await;
+        }
+        match result {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(AcquireError::Unavailable("the runtime of the call ended".into())),
             Err(elapsed) => Err(AcquireError::Unavailable(elapsed.into())),
         }
+    }
+
+    fn driver(&self, shape: &Arc<Shape>, clock: &dyn Clock, drives: bool) -> CallDriver {
+        CallDriver { store: self.share(), shape: shape.clone(), clock: clock.share(), drives }
     }
 
     /// Gives tokens back in a background task. Without a runtime, or if the correction fails, the
@@ -118,11 +139,15 @@ impl CallDriver {
     /// Sends calls until all members are decided, or wait again.
     async fn decide(&self, mut members: Vec<CallWaiter>) {
         let (store, targets) = (&self.store, &self.shape.targets);
-        while let Some(deadline) = members.iter().map(|member| member.deadline).max() {
+        loop {
+            for late in members.extract_if(.., |member| !member.has_time()) {
+                late.answer(Err(AcquireError::Unavailable("it was not sent in time".into())));
+            }
+            let Some(deadline) = members.iter().map(|member| member.deadline).max() else { return };
             let mut sum = members[0].amounts.clone();
             members[1..].iter().for_each(|member| sum += &member.amounts);
-            let time = deadline.saturating_duration_since(Instant::now());
-            let mut context = CallContext::new(&*self.clock, time);
+            let mut context = CallContext::new(&*self.clock, Duration::ZERO);
+            context.deadline = deadline;
             let reply = store.repeat(&mut context, &ACQUIRE, targets, |context, in_doubt| {
                 let sent = store.sent(context.clock, in_doubt);
                 store.take_or_correct_call(targets, &sum, &context.id, sent)
@@ -143,9 +168,11 @@ impl CallDriver {
                 Err(Failure::Error(error)) => error,
                 Err(Failure::TableError(table_error)) => context.fail_with(table_error),
             };
+            let last = members.pop();
             for member in members {
                 member.answer(Err(error.copy()));
             }
+            last.map(|last| last.answer(Err(error)));
             return;
         }
     }

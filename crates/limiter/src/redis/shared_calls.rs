@@ -8,6 +8,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sluicegate_core::{Amounts, LimitName};
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 
 use super::range::MILLI_MAX;
 use super::script_bucket::ScriptBucket;
+use crate::call::STARVED_MIN;
 use crate::error::AcquireError;
 use crate::lock::lock;
 use crate::store::Grant;
@@ -43,18 +45,29 @@ impl Hash for Shape {
 
 /// The requests that wait, by their shape. A shape has an entry while a task drives its calls.
 #[derive(Default)]
-pub(super) struct SharedCalls(Mutex<HashMap<Arc<Shape>, VecDeque<CallWaiter>>>);
+pub(super) struct SharedCalls {
+    waiting: Mutex<HashMap<Arc<Shape>, VecDeque<CallWaiter>>>,
+    tickets: AtomicU64,
+}
 
 pub(super) type CallResult = Result<Grant, AcquireError>;
 
 /// A request that waits, or that is a member of a call in flight.
 pub(super) struct CallWaiter {
+    pub(super) ticket: u64,
     pub(super) amounts: Amounts,
     pub(super) deadline: Instant,
     pub(super) sender: oneshot::Sender<CallResult>,
 }
 
 impl CallWaiter {
+    /// False if its time ended before it was sent. A process that had no processor time has some
+    /// more ([`until`](crate::call::until)).
+    pub(super) fn has_time(&self) -> bool {
+        let late = Instant::now().checked_duration_since(self.deadline);
+        late.is_none_or(|late| late > STARVED_MIN)
+    }
+
     /// Tells the caller its result. Returns the amounts that were granted to a caller that has
     /// left.
     pub(super) fn answer(self, result: CallResult) -> Amounts {
@@ -67,7 +80,12 @@ impl CallWaiter {
 
 impl SharedCalls {
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<Shape>, VecDeque<CallWaiter>>> {
-        lock(&self.0)
+        lock(&self.waiting)
+    }
+
+    /// A number that no other request has.
+    pub(super) fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Lets a request wait for a call of its shape. True if no task drives the shape: then the
@@ -83,6 +101,14 @@ impl SharedCalls {
                 true
             }
         }
+    }
+
+    /// Takes this request out, if it still waits.
+    pub(super) fn leave(&self, shape: &Shape, ticket: u64) -> Option<CallWaiter> {
+        let mut waiting = self.lock();
+        let waiters = waiting.get_mut(shape)?;
+        let at = waiters.iter().position(|waiter| waiter.ticket == ticket)?;
+        waiters.remove(at)
     }
 
     /// Takes waiting requests, in order, while their sum stays within `MILLI_MAX`. If none waits,

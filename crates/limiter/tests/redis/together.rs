@@ -279,6 +279,25 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     assert_eq!(on.left().await, 92);
 }
 
+/// A driver may be in a runtime that nobody runs any more.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_driver_that_is_not_polled_holds_nobody_up() {
+    let on = Together::start().await;
+    let ask = on.ask(LONG, 1);
+    let idle = tokio::task::spawn_blocking(move || {
+        let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        idle.block_on(ask).unwrap();
+        idle
+    });
+    let idle = idle.await.unwrap();
+    let start = Instant::now();
+    on.ask(LONG, 2).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    idle.shutdown_background();
+    assert_eq!(on.left().await, 96);
+}
+
 /// Other writes push the id of the call out of the bucket before its answer comes. The call must
 /// not be sent again.
 #[tokio::test]
@@ -315,12 +334,15 @@ async fn an_answer_that_came_before_the_deadline_counts() {
     for count in [1, 4] {
         let left = on.left().await - count;
         on.wire.silence();
-        let mut asked: Vec<_> =
-            (0..count).map(|_| Box::pin(on.ask(Duration::from_millis(300), 1))).collect();
+        let ask = || Box::pin(on.ask(Duration::from_millis(300), 1));
+        let mut asked: Vec<_> = (0..count).map(|_| ask()).collect();
         for ask in &mut asked {
             assert!(ask.now_or_never().is_none());
         }
         on.until_left(left).await;
+        // One that waits behind the call.
+        asked.push(ask());
+        assert!(asked.last_mut().unwrap().now_or_never().is_none());
         on.wire.open();
         std::thread::sleep(Duration::from_millis(400));
         let answers = join_all(asked).await;
