@@ -163,7 +163,7 @@ async fn an_event_without_records_delivers_what_another_processor_left() {
 
         let missing = processor(engine, "sluicegate-no-such-table", Place::Topic, &receiver);
         let outcome = missing.handle(&[], soon(10)).await;
-        assert!(matches!(outcome.response, Err(HandleError::AlertsUnread { .. })), "{outcome:?}");
+        assert!(matches!(outcome.response, Err(HandleError::AlertsNotRead { .. })), "{outcome:?}");
         let idle = support::processor(engine, "sluicegate-no-such-table");
         let outcome = idle.handle(&[], soon(10)).await;
         assert!(outcome.response.is_ok(), "without a destination it reads nothing");

@@ -197,7 +197,7 @@ fn deltas_of<'a>(
         entity: bucket.entity,
         resource: bucket.resource,
         shard,
-        at: event_time(old, new, record.created())?,
+        at: record_time(old, new, record.created())?,
         deltas,
     }))
 }
@@ -245,7 +245,7 @@ fn counter(limit: &str, value: &ImageValue<'_>, image: &'static str) -> Result<i
     })
 }
 
-fn event_time(
+fn record_time(
     old: &Image<'_>,
     new: &Image<'_>,
     created: Option<EpochMillis>,

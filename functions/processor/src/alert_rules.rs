@@ -34,7 +34,7 @@ struct Loaded {
 impl ThresholdsCache {
     /// The thresholds, read within the last minute. Callers that come during a read wait for it. A
     /// read also replaces the waiting alerts of the outbox, if there is one.
-    pub(crate) async fn get(
+    pub(crate) async fn refreshed(
         &self,
         client: &Client,
         settings: &Settings,

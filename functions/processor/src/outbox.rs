@@ -34,8 +34,8 @@ const ATTEMPTS_MAX: u32 = 30;
 /// If this many deliveries of a turn fail and none succeeds, the turn ends, and the destination is
 /// left alone for the pause after a first failure. Each delivery may have taken until its timeout,
 /// and the stream waits for the turn. Before the first success, the failed deliveries and those in
-/// flight are at most this many. So no delivery is in flight when the turn ends in this way, and
-/// none is abandoned that the destination accepts.
+/// flight are at most this many. So when a turn ends in this way, no delivery is in flight, and none
+/// is abandoned that the destination might have accepted.
 const FAILURES_MAX: usize = 8;
 /// The time for which one turn begins deliveries. It is short, because the stream waits for the
 /// turn.

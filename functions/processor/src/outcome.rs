@@ -15,7 +15,7 @@ pub enum HandleError {
     #[error(
         "Lambda must deliver the whole batch again, because there is no sequence number to report: {reason}"
     )]
-    Unidentified {
+    NoPosition {
         /// DynamoDB's error.
         reason: String,
     },
@@ -23,7 +23,7 @@ pub enum HandleError {
     #[error(
         "the alerts that wait in the table could not be read, the next event tries again: {reason}"
     )]
-    AlertsUnread {
+    AlertsNotRead {
         /// DynamoDB's error.
         reason: String,
     },

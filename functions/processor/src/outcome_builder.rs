@@ -70,9 +70,9 @@ impl OutcomeBuilder {
     }
 
     /// The table could not be asked for the alerts that wait. No record has to come again.
-    pub(crate) fn add_unread_alerts(&mut self, reason: String) {
+    pub(crate) fn alerts_not_read(&mut self, reason: String) {
         tracing::warn!(reason, "the alerts that wait could not be read");
-        self.outcome.response = Err(HandleError::AlertsUnread { reason });
+        self.outcome.response = Err(HandleError::AlertsNotRead { reason });
     }
 
     fn add_window(&mut self, group: &WindowGroup<'_>, result: WindowResult) {
@@ -129,12 +129,12 @@ impl OutcomeBuilder {
         &self,
         records: &[Box<RawValue>],
     ) -> Result<SequenceNumber, HandleError> {
-        let unidentified =
-            |failure: &Failure| HandleError::Unidentified { reason: failure.reason.clone() };
+        let no_position =
+            |failure: &Failure| HandleError::NoPosition { reason: failure.reason.clone() };
         let mut failures = self.outcome.failures.iter();
         let (mut lowest, mut last_failure) = (None, None);
         for failure in &mut failures {
-            let first = failure.first.ok_or_else(|| unidentified(failure))?;
+            let first = failure.first.ok_or_else(|| no_position(failure))?;
             lowest = Some(lowest.map_or(first, |known: SequenceNumber| known.min(first)));
             last_failure = Some(failure);
         }
@@ -148,7 +148,7 @@ impl OutcomeBuilder {
         let at =
             if in_order { lowest } else { positions.first().and_then(|(_, sequence)| *sequence) };
         let reason = last_failure.map_or_else(String::new, |failure| failure.reason.clone());
-        at.ok_or(HandleError::Unidentified { reason })
+        at.ok_or(HandleError::NoPosition { reason })
     }
 }
 

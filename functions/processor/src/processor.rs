@@ -68,7 +68,8 @@ impl Processor {
         }
         let Some(outbox) = self.outbox.as_deref() else { return Ok(Deliveries::default()) };
         // This read also replaces the waiting alerts of the outbox.
-        let read = self.thresholds.get(&self.client, &self.settings, Some(outbox), deadline).await;
+        let read =
+            self.thresholds.refreshed(&self.client, &self.settings, Some(outbox), deadline).await;
         read.map_err(WriteError::reason)?;
         Ok(outbox.deliver(&self.client, &self.settings.table, deadline).await)
     }
@@ -141,7 +142,7 @@ impl Processor {
         if records.is_empty() {
             match self.deliver_alerts(deadline).await {
                 Ok(deliveries) => outcome.add_deliveries(deliveries),
-                Err(reason) => outcome.add_unread_alerts(reason),
+                Err(reason) => outcome.alerts_not_read(reason),
             }
         } else if let Some(outbox) = &self.outbox {
             outcome

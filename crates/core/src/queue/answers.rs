@@ -23,7 +23,7 @@ impl<W> WriteQueue<W> {
             }
             None => {}
         }
-        self.members().for_each(|member| member.was_present = false);
+        self.members().for_each(|member| member.entered_before_call = false);
     }
 
     fn answered_read(&mut self, buckets: &[usize], answer: Answer, now: EpochMillis) {
@@ -74,8 +74,8 @@ impl<W> WriteQueue<W> {
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
         // After a lost answer, a success may report an earlier attempt: if a transaction was done,
         // the table answers its repetition with success too. Other writes may have come since then.
-        let is_new = !shared.is_in_doubt;
-        self.learn_written(&shared.write, images, shared.may_be_outdated, is_new, now);
+        let is_first_attempt = !shared.is_in_doubt;
+        self.learn_written(&shared.write, images, shared.may_be_outdated, is_first_attempt, now);
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
             let is_ambiguous = image_cannot_tell(&shared.ids_before, image, &shared.id);
@@ -103,7 +103,7 @@ impl<W> WriteQueue<W> {
         write: &Write,
         images: Vec<BucketImage>,
         may_be_outdated: [bool; BUCKETS_MAX],
-        is_new: bool,
+        is_first_attempt: bool,
         now: EpochMillis,
     ) {
         for ((index, plan), image) in write.plans.iter().zip(images) {
@@ -119,7 +119,8 @@ impl<W> WriteQueue<W> {
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }
-            let is_authoritative = image.is_some() || is_new && plan.path == WritePath::Create;
+            let is_authoritative =
+                image.is_some() || is_first_attempt && plan.path == WritePath::Create;
             let after = image.or_else(|| plan.changed(before.as_deref()).map(Arc::new));
             self.take_image(*index, after, now, is_authoritative);
         }
@@ -136,7 +137,7 @@ impl<W> WriteQueue<W> {
             // The shared write is taken out of the queue here, so `take_image` does not reach its
             // requests. They entered before it was sent, so they may be refused from this answer,
             // too.
-            shared.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
+            shared.members.iter_mut().for_each(|member| member.answered_since_entry[*index] = true);
             self.take_image(*index, image, now, true);
         }
         self.shared = Some(shared);
@@ -187,7 +188,7 @@ impl<W> WriteQueue<W> {
         // The lost write may have changed the bucket, and time has passed: no earlier answer may
         // refuse.
         for member in self.members() {
-            member.seen_since_entry = Default::default();
+            member.answered_since_entry = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -308,7 +309,7 @@ impl<W> WriteQueue<W> {
                 }
                 self.resolve_unacked();
                 match upkeep {
-                    Upkeep::Reconfigure => self.buckets[*index].note_outrun(now),
+                    Upkeep::Reconfigure => self.buckets[*index].note_outrun_reconfiguration(now),
                     Upkeep::Repair => {
                         self.outruns_in_a_row += 1;
                         self.pause_after_outruns();
@@ -320,7 +321,7 @@ impl<W> WriteQueue<W> {
             // The request that was to be refused after this write does not fail with it. The queue
             // refuses it from a recent image, or reads first.
             (_, Upkeep::Reconfigure) => {
-                self.members().for_each(|member| member.seen_since_entry = Default::default());
+                self.members().for_each(|member| member.answered_since_entry = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -355,7 +356,7 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(Known { image, as_of: now, is_authoritative });
         bucket.note_claims(now);
         for member in self.members() {
-            member.seen_since_entry[index] = is_authoritative && member.was_present;
+            member.answered_since_entry[index] = is_authoritative && member.entered_before_call;
         }
     }
 

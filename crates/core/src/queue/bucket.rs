@@ -13,8 +13,8 @@ use crate::{
 /// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits
 /// of requests.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
-/// After an outrun, the queue tries to change the item's limits again only if no process has
-/// claimed for this many milliseconds. A process that claims more often than this learns of newer
+/// After an upkeep write that changes the item's limits was outrun, the queue tries it again only
+/// if no process has claimed for this many milliseconds. A process that claims more often than this learns of newer
 /// limits within a minute, and writes them itself.
 const QUIET_MS: u64 = 4_000;
 
@@ -137,9 +137,9 @@ impl QueueBucket {
 
     /// The write that brings the item to the limits of a refused request, if the write is due.
     /// After such a write was outrun, none is due until nobody has claimed for `QUIET_MS`.
-    /// Otherwise a write that brings newer stored limits is due at once. So is one that only brings
-    /// limits that requests name, but for the same limits not more than once a minute: else two
-    /// processes with different limits would rewrite the item at every refusal.
+    /// Otherwise a write that brings newer stored limits is due at once. A write that only brings
+    /// limits of requests is due at most once a minute for the same limits: else two processes with
+    /// different limits would rewrite the item at every refusal.
     pub(super) fn reconfiguration(
         &self,
         acquire: Acquire<'_>,
@@ -171,7 +171,7 @@ impl QueueBucket {
         self.reconfiguring = Some(RulesHash::of(&*configuration.explicit));
     }
 
-    pub(super) fn note_outrun(&mut self, now: EpochMillis) {
+    pub(super) fn note_outrun_reconfiguration(&mut self, now: EpochMillis) {
         let refilled_at = self.image().map(|image| image.refilled_at);
         self.reconfigure_outrun =
             refilled_at.map(|refilled_at| ReconfigureOutrun { refilled_at, since: now });

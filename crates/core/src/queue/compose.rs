@@ -21,7 +21,7 @@ impl<W> WriteQueue<W> {
             self.give_up_write();
             return None;
         }
-        if shared.gives_back && !shared.has_looked {
+        if shared.returns_tokens && !shared.has_looked {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
@@ -104,8 +104,8 @@ impl<W> WriteQueue<W> {
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
         // Members without a caller give back tokens for callers that left. They are written alone
-        // only if a request with a caller still waits. An upkeep or a read that a waiting request
-        // needs is sent first.
+        // only if a request with a caller still waits: without a caller, nobody sends the write. An
+        // upkeep or a read that a waiting request needs is sent first.
         let may_write_refunds_alone = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || may_write_refunds_alone && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
@@ -143,13 +143,14 @@ impl<W> WriteQueue<W> {
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let seen_since_entry = self.waiting.iter().any(|member| member.seen_since_entry[index]);
+            let answered_since_entry =
+                self.waiting.iter().any(|member| member.answered_since_entry[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
                 && contention.is_moving()
                 && !contention.is_claimed()
-                && !seen_since_entry
+                && !answered_since_entry
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -170,15 +171,15 @@ impl<W> WriteQueue<W> {
         let naming = members.iter().filter(may_name);
         let naming = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         // No two plans under one id may share a generation. While a request is in the queue, its
-        // attempts only grow. If it leaves and enters again, they begin at zero. By then each
-        // earlier plan under its id has failed, or the id is unusable, and this write gets another
-        // one.
+        // attempts only grow. If it leaves and enters again, they begin at zero. By then either all
+        // earlier plans under its id have failed, or the id is unusable and this write has another
+        // id.
         let generation = naming.map_or(0, |member| member.attempts);
         let id = naming.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);
         let plans = self.plans(&draft, &id, may_be_outdated, now);
         self.shared = Some(SharedWrite {
-            gives_back: draft.buckets.iter().any(BucketDraft::gives_back),
+            returns_tokens: draft.buckets.iter().any(BucketDraft::returns_tokens),
             is_forced: draft.is_forced,
             draft,
             write: Arc::new(Write { plans, id: Some((id.clone(), generation)) }),
@@ -193,10 +194,12 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// For each bucket: true if `seen_since_entry` is false for all of these requests, so that the
+    /// For each bucket: true if `answered_since_entry` is false for all of these requests, so that the
     /// image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
+        std::array::from_fn(|index| {
+            !members.iter().any(|member| member.answered_since_entry[index])
+        })
     }
 
     fn plans(
@@ -253,6 +256,6 @@ impl<W> WriteQueue<W> {
     }
 
     fn mark_present(&mut self) {
-        self.members().for_each(|member| member.was_present = true);
+        self.members().for_each(|member| member.entered_before_call = true);
     }
 }

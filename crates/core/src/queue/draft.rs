@@ -26,7 +26,7 @@ pub(super) struct BucketDraft {
     /// Refunds of a limit that came after a debit of the same limit, added without a cap. After
     /// such a refund no further request that takes of that limit goes into this write: the refund
     /// may lift the balance above the cap.
-    credited: Amounts,
+    added_uncapped: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
     /// The configuration of the first acquire or lease; without an item, also that of a correction.
@@ -42,9 +42,9 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. In a bucket that has filled up since the last claim, such a debit may have no effect:
-    /// it makes room for refill that the full bucket has lost already, and the next claim adds that
-    /// refill.
+    /// range. If refill that no write has claimed has filled the bucket by now, such a debit makes
+    /// room below the cap, and the next claim fills that room with refill that would have been
+    /// lost. Then the debit has no effect.
     pub(super) is_forced: bool,
 }
 
@@ -67,7 +67,7 @@ impl BucketDraft {
     /// the draft; `None`: it cannot go in this write.
     pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
         let floor = |(limit, more): (&LimitName, &Millitokens)| {
-            let is_open = !self.credited.contains_key(limit);
+            let is_open = !self.added_uncapped.contains_key(limit);
             let floor = sum(&self.taken, limit, *more).filter(|_| is_open)?;
             Some((limit.clone(), floor))
         };
@@ -87,15 +87,17 @@ impl BucketDraft {
             true => {
                 let back = negative(*more);
                 sum(&self.returned, limit, back).is_some()
-                    && sum(&self.credited, limit, back).is_some()
+                    && sum(&self.added_uncapped, limit, back).is_some()
             }
-            false => !self.credited.contains_key(limit) && sum(&self.taken, limit, *more).is_some(),
+            false => {
+                !self.added_uncapped.contains_key(limit) && sum(&self.taken, limit, *more).is_some()
+            }
         };
         let fits = amounts.iter().all(fits);
         for (limit, more) in amounts.iter().filter(|_| fits) {
             match *more < Millitokens::ZERO {
                 true if self.taken.contains_key(limit) => {
-                    self.credited.add(limit, negative(*more));
+                    self.added_uncapped.add(limit, negative(*more));
                 }
                 true => self.returned.add(limit, negative(*more)),
                 false => self.taken.add(limit, *more),
@@ -114,8 +116,8 @@ impl BucketDraft {
     }
 
     /// True if it gives tokens back.
-    pub(super) fn gives_back(&self) -> bool {
-        !self.returned.is_empty() || !self.credited.is_empty()
+    pub(super) fn returns_tokens(&self) -> bool {
+        !self.returned.is_empty() || !self.added_uncapped.is_empty()
     }
 
     /// The plan that carries out this bucket's part of `draft`.
@@ -130,7 +132,7 @@ impl BucketDraft {
         let none = Configuration::default();
         let configuration = self.configuration.as_deref().unwrap_or(&none);
         let Some(image) = bucket.image() else {
-            let taken = net(self.taken.clone(), &self.credited);
+            let taken = net(self.taken.clone(), &self.added_uncapped);
             let amounts = (&taken, &self.counted);
             let mut plan = new_item(&bucket.id, amounts, configuration, ids.id, now);
             if let [Change::Put(item)] = plan.changes.as_mut_slice() {
@@ -140,10 +142,10 @@ impl BucketDraft {
         };
         if draft.is_forced || !draft.acquires && !draft.corrects_upwards {
             let taken = net(self.taken.clone(), &self.returned);
-            let amounts = within_range(image, net(taken, &self.credited));
+            let amounts = within_range(image, net(taken, &self.added_uncapped));
             return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
-        let taken = net(self.taken.clone(), &self.credited);
+        let taken = net(self.taken.clone(), &self.added_uncapped);
         // Only a correction can move the balance out of its range. `within_range` must not cut
         // acquires alone, because it does not count the refill that this write may claim.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };

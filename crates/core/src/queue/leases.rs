@@ -63,7 +63,9 @@ impl<W> WriteQueue<W> {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
                     Some(self.obstacle(member, now).unwrap_or(repair))
                 }
-                Assessment::Unknown(_) | Assessment::NoRoom(_) if !member.seen_since_entry[0] => {
+                Assessment::Unknown(_) | Assessment::NoRoom(_)
+                    if !member.answered_since_entry[0] =>
+                {
                     Some(Placement::Read)
                 }
                 Assessment::Unknown(limit) => Some(Placement::Resolved(Outcome::Unknown(limit))),

@@ -29,9 +29,10 @@ impl<W> WriteQueue<W> {
     /// Ends all unacked writes: the write that just happened has fenced them, so none of them can
     /// happen while the item remembers their ids. A fence succeeds only if the item has none of
     /// those ids. So a fenced write had not happened, unless the item had forgotten its id by then.
-    /// The item may have, if its list of ids is full and has none of `ids_before` any more
-    /// (`image_cannot_tell`). That is judged after the fence, whose own ids may have pushed the
-    /// last of `ids_before` out, so some writes that had not happened count as ambiguous, too.
+    /// An item may have forgotten the id if its list of ids is full and has none of `ids_before`
+    /// any more (`image_cannot_tell`). That is judged after the fence, whose own ids may have
+    /// pushed the last of `ids_before` out, so some writes that had not happened count as
+    /// ambiguous, too.
     /// The waiting requests of such a write that must not be repeated (`must_not_repeat`) end as
     /// ambiguous.
     pub(super) fn end_unacked(&mut self) {
@@ -81,8 +82,8 @@ impl<W> WriteQueue<W> {
             if image_cannot_tell(&write.ids_before, image, &write.id) {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
                 // write must fence it. From now on the item's present ids are `ids_before`: the
-                // write counts again only when the item may have forgotten all of them, too. If
-                // there is no item, nothing can show the write, so each look counts it.
+                // write counts again only when the item may have forgotten all of them, too.
+                // Without an item nothing can show the write, so it counts again at each image.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 self.end_as_ambiguous(&write, must_not_repeat);
@@ -167,9 +168,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Keeps the id of a lost write from being used for another write. If an item remembers it, the
-    /// lost write or a fence has left it there, and it must not stand for the other write. The
-    /// oldest ids are forgotten, but none that an item has, or that a fence may still put there.
+    /// Keeps the id of a lost write from being used for another write. A fence puts the id into the
+    /// item even if the lost write never happened, so an item with this id would not prove that the
+    /// other write happened. The oldest ids are forgotten, but none that an item has, or that a
+    /// fence may still put there.
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
         self.unusable_ids.push(id);
         let may_be_forgotten = |id: &&RequestId| {

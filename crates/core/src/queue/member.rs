@@ -15,9 +15,9 @@ pub(super) struct Member<W> {
     /// For each bucket: true if its known image is authoritative, and answers a call that was sent
     /// after the request entered. A pause, a lost answer, a failed reconfiguring write, a derived
     /// image or an image from another lane makes it false again.
-    pub(super) seen_since_entry: [bool; BUCKETS_MAX],
+    pub(super) answered_since_entry: [bool; BUCKETS_MAX],
     /// True if it had entered when the call in flight was sent.
-    pub(super) was_present: bool,
+    pub(super) entered_before_call: bool,
     /// True if its last write was outrun.
     pub(super) was_outrun: bool,
     /// The time at which it was first passed over, because requests before it took the tokens that
@@ -40,8 +40,8 @@ impl<W> Member<W> {
         Self {
             request,
             waiter,
-            seen_since_entry: [false; BUCKETS_MAX],
-            was_present: false,
+            answered_since_entry: [false; BUCKETS_MAX],
+            entered_before_call: false,
             was_outrun: false,
             passed_over_at: None,
             attempts: 0,

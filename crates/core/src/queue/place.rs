@@ -64,17 +64,17 @@ impl<W> WriteQueue<W> {
             match assess(image, acquire, &drafted.returned, self.accrued_until(draft, index, now)) {
                 Assessment::Covered => floors.push(new_floors),
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    // If it fits with the refill that `accrued_until` withholds, it was not passed
-                    // over: it only waits.
-                    let covers = assess(image, acquire, &drafted.returned, now);
-                    let or_else = match covers {
+                    // Assessed again, with all refill. If it fits now, it lacks only the refill
+                    // that `accrued_until` withholds, so it was not passed over.
+                    let with_all_refill = assess(image, acquire, &drafted.returned, now);
+                    let or_else = match with_all_refill {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
                     return self.obstacle(member, now).unwrap_or(or_else);
                 }
                 Assessment::Unknown(_) | Assessment::NoRoom(_)
-                    if !member.seen_since_entry[index] =>
+                    if !member.answered_since_entry[index] =>
                 {
                     return Placement::Read;
                 }
@@ -134,7 +134,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.seen_since_entry[index] {
+            if !missing.is_empty() && !member.answered_since_entry[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

@@ -15,11 +15,11 @@ impl<W> WriteQueue<W> {
     /// flight. Nothing is refused here while a waiting request gives tokens back, while the shared
     /// write gives tokens back or is in doubt, or while upkeep is in flight.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
-        let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
+        let returns_tokens = self.shared.as_ref().is_some_and(|shared| shared.returns_tokens);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
         let is_in_doubt = self.shared.as_ref().is_some_and(|shared| shared.is_in_doubt);
-        let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_in_doubt;
+        let can_refuse_now = is_known && !returns_tokens && !has_upkeep_in_flight && !is_in_doubt;
         if member.request.purpose != Purpose::Acquire
             || !can_refuse_now
             || self.waiting.iter().any(Member::returns_tokens)
@@ -98,7 +98,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
+        member.answered_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if an item was claimed recently and had too little
@@ -118,7 +118,8 @@ impl<W> WriteQueue<W> {
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image = self.buckets[index].image().filter(|_| member.seen_since_entry[index])?;
+            let image =
+                self.buckets[index].image().filter(|_| member.answered_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -149,10 +150,9 @@ impl<W> WriteQueue<W> {
 
     /// Refuses a request that was passed over (the requests before it took the tokens that it
     /// needs), if a later answer shows that those requests left too little. Refill counts up to the
-    /// time when it was passed over; later refill counts only if a write has claimed it. If all
-    /// refill counted, refill that comes while the request is queued could grant it, and the
-    /// request would have waited, which its caller did not ask for. After a boundary of a calendar
-    /// the request is not refused here.
+    /// time when it was passed over; later refill counts only if a write has claimed it. Other later
+    /// refill must not grant the request: that would be waiting, and its caller did not ask to
+    /// wait. After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,
@@ -167,7 +167,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if !member.seen_since_entry[index]
+            if !member.answered_since_entry[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
             {

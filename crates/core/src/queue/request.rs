@@ -66,8 +66,8 @@ pub enum Outcome {
     /// The item of this bucket lacks the limit and has no room for another.
     NoRoom(usize, LimitName),
     /// The answer to a write was lost, and nothing can tell any more if the write took effect. An
-    /// acquire, or a correction that only takes, has this outcome only if later answers were lost
-    /// as well; otherwise it is written again.
+    /// acquire, or a correction that only takes, is written again instead, unless the answers to
+    /// more writes were lost than one write can fence.
     Ambiguous,
     /// The request has used all of its attempts, and none is known to have succeeded: other writers
     /// came first, the table was busy, or answers were lost.

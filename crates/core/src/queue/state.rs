@@ -30,8 +30,7 @@ pub struct WriteQueue<W> {
     /// Corrections and leases that ended after their callers left, in case they enter again.
     pub(super) ended_without_caller: Vec<(RequestId, Ended)>,
     /// Ids of lost writes. A write gets the id of one of its requests or a new one (`launch`), but
-    /// none of these. An item that remembers one says nothing of the request with that id: see
-    /// [`note_lost_id`](WriteQueue::note_lost_id).
+    /// none of these: see [`note_lost_id`](WriteQueue::note_lost_id).
     pub(super) unusable_ids: Vec<RequestId>,
     /// Outrun writes in a row.
     pub(super) outruns_in_a_row: u32,
@@ -92,7 +91,7 @@ pub(super) struct SharedWrite<W> {
     pub(super) has_looked: bool,
     /// True if the write gives tokens back. If such a write took effect twice, too much would be
     /// admitted.
-    pub(super) gives_back: bool,
+    pub(super) returns_tokens: bool,
     pub(super) is_forced: bool,
     /// For each bucket: true if none of the requests has seen an answer of the table since it
     /// entered. The image that the write was planned from may then miss other writers' changes.
@@ -153,7 +152,7 @@ impl<W> WriteQueue<W> {
         if is_news {
             self.buckets[bucket].known = Some(known.clone());
             self.buckets[bucket].note_claims(known.as_of);
-            self.members().for_each(|member| member.seen_since_entry[bucket] = false);
+            self.members().for_each(|member| member.answered_since_entry[bucket] = false);
         }
     }
 

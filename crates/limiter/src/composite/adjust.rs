@@ -53,10 +53,10 @@ impl<T: Table> CompositeStore<T> {
             may_reread_limits: false,
         };
         // A quarter of the time remains for a write without conditions on the balance.
-        let late = context.deadline - correction.deadline / 4;
+        let force_at = context.deadline - correction.deadline / 4;
         let submitted = lane.submit(calls, &request, context.deadline, context.clock);
         let mut submitted = std::pin::pin!(submitted);
-        let in_time = tokio::time::timeout_at(late, &mut submitted).await;
+        let in_time = tokio::time::timeout_at(force_at, &mut submitted).await;
         let resolved = match in_time {
             Ok(resolved) => resolved,
             Err(_) => {

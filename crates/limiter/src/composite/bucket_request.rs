@@ -23,7 +23,7 @@ impl BucketRequest {
 
     /// The request as a part of a grant, with the newest known image.
     #[cfg(feature = "leasing")]
-    pub(super) fn into_known_part(self) -> BucketGrant {
+    pub(super) fn into_part(self) -> BucketGrant {
         let image = self.image();
         let Self { bucket, amounts, configuration, .. } = self;
         BucketGrant { bucket, amounts, image, configuration }

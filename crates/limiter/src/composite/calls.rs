@@ -150,7 +150,8 @@ pub(super) async fn transact<T: Table>(
         }
     }
     if found.iter().all(Option::is_none) {
-        // No write was the reason, so the item of the mark was: handled as a conflict.
+        // None of the buckets' writes was the reason. So it was the write of the mark, although
+        // there is no such mark: a conflict.
         return TableReply {
             write_units: refused_units,
             ..TableReply::of_error(TableError::Conflict)

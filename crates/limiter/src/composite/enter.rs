@@ -65,7 +65,7 @@ impl Lane {
                     }
                 }
                 None => {
-                    let late = self.lock().leader_due_at.unwrap_or(deadline);
+                    let due_at = self.lock().leader_due_at.unwrap_or(deadline);
                     tokio::select! {
                         biased;
                         resolved = &mut entered.receiver => if let Ok(resolved) = resolved {
@@ -74,11 +74,11 @@ impl Lane {
                         // The leader has stopped. This caller looks for its outcome again, and
                         // leads if no other caller does.
                         () = self.leader_stopped.notified() => {}
-                        () = timer.at(late) => {
+                        () = timer.until(due_at) => {
                             if timer.is_over() {
                                 break None;
                             }
-                            self.extend_time_of_starved_leader(late);
+                            self.extend_time_of_starved_leader(due_at);
                         }
                     }
                 }

@@ -59,7 +59,7 @@ pub(super) struct Timer<'a> {
 
 impl Timer<'_> {
     /// Waits until an instant, or until the caller's deadline if that is earlier.
-    pub(super) async fn at(&mut self, instant: Instant) {
+    pub(super) async fn until(&mut self, instant: Instant) {
         let instant = instant.min(self.deadline);
         if self.sleep.deadline() != instant {
             self.sleep.as_mut().reset(instant);
@@ -95,13 +95,13 @@ impl Leader<'_> {
         let mut must_yield = self.lane.lock().had_several_waiters;
         while receiver.is_empty() {
             if self.pending_call.is_some() {
-                let mut late = self.sent_at + self.lane.lock().answer_time;
+                let mut due_at = self.sent_at + self.lane.lock().answer_time;
                 let mut was_starved = false;
                 let reply = loop {
                     tokio::select! {
                         biased;
                         reply = self.reply() => break reply,
-                        () = timer.at(late) => {}
+                        () = timer.until(due_at) => {}
                     }
                     if timer.is_over() {
                         return false;
@@ -109,13 +109,13 @@ impl Leader<'_> {
                     // This process had no processor time, so the answer may have come unread. If it
                     // were dropped and the write sent again, other writes might by then have pushed
                     // its id out of the bucket, and nothing could tell any more if it happened.
-                    if !was_starved && late.elapsed() > STARVED_MIN {
-                        (was_starved, late) = (true, Instant::now() + UNREAD_TIME);
+                    if !was_starved && due_at.elapsed() > STARVED_MIN {
+                        (was_starved, due_at) = (true, Instant::now() + UNREAD_TIME);
                         let mut state = self.lane.lock();
                         if state.term != self.term {
                             return true;
                         }
-                        state.leader_due_at = Some(late + LATE_MAX);
+                        state.leader_due_at = Some(due_at + LATE_MAX);
                         continue;
                     }
                     self.pending_call = None;
@@ -160,12 +160,12 @@ impl Leader<'_> {
                     Action::Write(write) => {
                         // A write that is sent again unchanged, as transactions are, is no new
                         // attempt.
-                        let is_new = !state
+                        let is_new_attempt = !state
                             .last_write
                             .as_ref()
                             .is_some_and(|last| Arc::ptr_eq(last, &write));
                         for waiter in state.queue.waiters() {
-                            waiter.cost.attempts += u32::from(is_new);
+                            waiter.cost.attempts += u32::from(is_new_attempt);
                         }
                         state.last_write = Some(write.clone());
                         let buckets = self.lane.buckets.clone();
@@ -176,7 +176,7 @@ impl Leader<'_> {
             };
             match pause {
                 Some(pause) => {
-                    timer.at(Instant::now() + pause).await;
+                    timer.until(Instant::now() + pause).await;
                     if timer.is_over() {
                         return false;
                     }

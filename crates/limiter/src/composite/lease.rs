@@ -41,7 +41,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             let mut context = CallContext::reading(clock, deadline);
             let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
             self.follow_newer_limits(&mut targets, &mut context).await;
-            Ok(Some(targets.into_iter().map(BucketRequest::into_known_part).collect()))
+            Ok(Some(targets.into_iter().map(BucketRequest::into_part).collect()))
         }
         .boxed()
     }

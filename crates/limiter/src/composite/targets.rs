@@ -189,8 +189,8 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// A newer configuration for a bucket whose item follows a later change than `configuration`
-    /// does. Another request of this process has learned it meanwhile, or a strongly consistent
-    /// read returns it. If a level is older than in the item even after that read, the level was
+    /// does. It comes from the directory if another request has learned it meanwhile, or else from a
+    /// strongly consistent read. If a level is older than in the item even after that read, the level was
     /// deleted by hand or the table was restored: then the item will be brought to the limits that
     /// were read ([`StoredRules::outranks`]).
     ///

@@ -77,9 +77,8 @@ impl Guard {
             }
             // `Unavailable` with an `AcquireError` inside: the store answers, but the request is in
             // doubt (`error_at_deadline` in `composite/request_error.rs`). An inner `Contended` is
-            // returned without the wrapper: it names the cause, and its documentation, too, says
-            // that tokens may have been taken. Any other inner error keeps the wrapper, which says
-            // so.
+            // returned without the wrapper, because its own documentation says that tokens may have
+            // been taken. Another inner error does not say so, and keeps the wrapper.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

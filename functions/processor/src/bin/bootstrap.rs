@@ -76,8 +76,8 @@ async fn invoke(
 /// The error's name does not depend on its message, so that metric filters can match it.
 fn diagnostic(error: HandleError) -> Diagnostic {
     let error_type = match error {
-        HandleError::Unidentified { .. } => "UnidentifiedRecord",
-        HandleError::AlertsUnread { .. } => "AlertsUnread",
+        HandleError::NoPosition { .. } => "NoPosition",
+        HandleError::AlertsNotRead { .. } => "AlertsNotRead",
     };
     Diagnostic { error_type: error_type.to_owned(), error_message: error.to_string() }
 }
