@@ -166,6 +166,24 @@ async fn two_at_once(engine: &RunningEngine, table: &str, history: &History, con
     tokio::join!(poll(alerting(client(), table), history, 1), second);
 }
 
+/// Of two processors on one stream, the one without alerts counts each batch first.
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_of_records_that_a_processor_without_alerts_counted_are_made() {
+    on_every_engine(async |engine| {
+        let history = History::generate(&Shape::new(6, records_for(engine.kind(), 1_000, 300)));
+        let table = table_with_thresholds(engine).await;
+        let client = engine.client();
+        let without = Processor::new(client.clone(), Settings::new(&table));
+        let with = alerting(client.clone(), &table);
+        for batch in history.records.chunks(50) {
+            deliver(&without, batch).await;
+            deliver(&with, batch).await;
+        }
+        assert_alerted(engine, &table, &history, "counted before").await;
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_of_two_functions_at_once_are_made_once() {
     on_every_engine(async |engine| {

@@ -18,7 +18,9 @@ use aws_sdk_dynamodb::types::{
     Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
 use sluicegate_core::keys::ItemKey;
-use sluicegate_core::{Alert, BucketId, EpochMillis, OutboxEntry, WindowGroup, WindowState};
+use sluicegate_core::{
+    Alert, BucketId, EpochMillis, OutboxEntry, WindowGroup, WindowState, calendar_amounts,
+};
 use tokio::time::Instant;
 
 use crate::alert_rules::ThresholdsCache;
@@ -91,6 +93,7 @@ impl AlertClaims<'_> {
         let bucket = BucketId { entity, resource };
         let mut backoff = Backoff::until(self.deadline);
         loop {
+            state.take_amounts(calendar_amounts(self.group.records(), window.kind()));
             let mut due = state.due(&thresholds, &bucket, window);
             due.truncate(CLAIMS_PER_TRANSACTION);
             if due.is_empty() {

@@ -7,6 +7,7 @@
 //! process that cannot mark an entry repeats the mark, not the delivery.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +16,7 @@ use aws_sdk_dynamodb::config::Region;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{Delete, Put, ReturnConsumedCapacity, TransactWriteItem};
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
 use sluicegate_core::keys::AlertId;
 use sluicegate_core::{EpochMillis, OutboxEntry, OutboxState};
 use tokio::time::Instant;
@@ -84,14 +85,20 @@ impl Outbox {
         *lock(&self.waiting) = found;
     }
 
+    /// True if this process knows of entries that wait.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !lock(&self.waiting).is_empty()
+    }
+
     /// Adds entries that wait in the table.
     pub(crate) fn add(&self, new: impl IntoIterator<Item = OutboxEntry>) {
         lock(&self.waiting).extend(new.into_iter().map(|entry| (order_key(&entry), entry)));
     }
 
-    /// Delivers the entries that are due. After `TURN_TIME` it begins no more deliveries. It waits
-    /// for those in flight, and abandons them at `deadline`. If another task of this process is
-    /// delivering, or the destination is left alone, it does nothing.
+    /// Delivers the entries that are due, and then repeats marks. After `TURN_TIME` it begins no more
+    /// of either. It waits for those in flight, and abandons them at `deadline`. If another task of
+    /// this process is delivering, it does nothing; while the destination is left alone, it only
+    /// repeats marks.
     pub(crate) async fn deliver(
         &self,
         client: &Client,
@@ -101,7 +108,8 @@ impl Outbox {
         let mut deliveries = Deliveries::default();
         let Ok(mut left_alone_until) = self.turn.try_lock() else { return deliveries };
         let until = Instant::now() + TURN_TIME;
-        let mut due = self.due().into_iter();
+        let (due, unmarked) = self.due();
+        let mut due = due.into_iter();
         let mut begun = FuturesUnordered::new();
         let mut failures = 0;
         while Instant::now() >= *left_alone_until {
@@ -124,24 +132,34 @@ impl Outbox {
                 *left_alone_until = Instant::now() + self.sender.pause(1);
             }
         }
+        let marks = unmarked.into_iter().map(|(found, new)| async move {
+            Instant::now() >= until || self.mark(client, table, &found, &new).await
+        });
+        let marks = stream::iter(marks).buffer_unordered(DELIVERIES_AT_ONCE);
+        let failed = marks.filter(|is_marked| ready(!is_marked)).count();
+        let failed = tokio::time::timeout_at(deadline, failed).await.unwrap_or_default();
+        deliveries.failed += u64::try_from(failed).unwrap_or(u64::MAX);
         deliveries
     }
 
-    fn due(&self) -> Vec<OutboxEntry> {
-        lock(&self.waiting).values().filter(|entry| is_due(entry)).cloned().collect()
+    /// The entries to deliver, those with fewer attempts first: alerts that the destination never
+    /// accepts hold up no new one. And the entries whose mark must be repeated, with their new
+    /// state.
+    fn due(&self) -> (Vec<OutboxEntry>, Vec<(OutboxEntry, OutboxEntry)>) {
+        let (waiting, unmarked) = (lock(&self.waiting), lock(&self.unmarked));
+        let (mut due, mut marks) = (Vec::new(), Vec::new());
+        for (key, found) in waiting.iter().filter(|(_, entry)| is_due(entry)) {
+            match unmarked.get(key) {
+                Some(tried) if is_due(tried) => due.push(tried.clone()),
+                Some(tried) => marks.push((found.clone(), tried.clone())),
+                None => due.push(found.clone()),
+            }
+        }
+        due.sort_by_key(attempts);
+        (due, marks)
     }
 
-    async fn deliver_one(&self, client: &Client, table: &str, found: OutboxEntry) -> Deliveries {
-        let unmarked = lock(&self.unmarked).get(&order_key(&found)).cloned();
-        let entry = match unmarked {
-            Some(unmarked) if !is_due(&unmarked) => {
-                let is_marked = self.mark(client, table, &found, &unmarked).await;
-                return Deliveries { failed: u64::from(!is_marked), ..Deliveries::default() };
-            }
-            Some(tried) => tried,
-            None => found,
-        };
-        let OutboxState::Open { attempts, .. } = entry.state else { return Deliveries::default() };
+    async fn deliver_one(&self, client: &Client, table: &str, entry: OutboxEntry) -> Deliveries {
         let id = entry.alert.id().to_string();
         let sent = self.sender.send(Event::new(&source(client, table), &entry)).await;
         let Err(reason) = sent else {
@@ -151,7 +169,7 @@ impl Outbox {
             self.mark(client, table, &entry, &closed).await;
             return Deliveries { sent: 1, ..Deliveries::default() };
         };
-        let attempts = attempts + 1;
+        let attempts = attempts(&entry) + 1;
         if attempts >= ATTEMPTS_MAX {
             tracing::error!(
                 id,
@@ -200,6 +218,14 @@ impl Outbox {
         let reason = error.reason();
         tracing::warn!(reason, "an alert could not be marked, the mark is repeated");
         false
+    }
+}
+
+/// The number of deliveries of an open entry that failed.
+fn attempts(entry: &OutboxEntry) -> u32 {
+    match entry.state {
+        OutboxState::Open { attempts, .. } => attempts,
+        OutboxState::Sent | OutboxState::Failed => 0,
     }
 }
 

@@ -139,14 +139,14 @@ impl Processor {
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
         outcome.add_windows(self.write_windows(ready.collect(), now, deadline).await);
-        if records.is_empty() {
+        let is_scheduled = records.is_empty();
+        if is_scheduled || self.outbox.as_ref().is_some_and(|outbox| outbox.has_waiting()) {
             match self.deliver_alerts(deadline).await {
                 Ok(deliveries) => outcome.add_deliveries(deliveries),
-                Err(reason) => outcome.alerts_not_read(reason),
+                Err(reason) if is_scheduled => outcome.alerts_not_read(reason),
+                // The records are counted; a later event delivers.
+                Err(reason) => tracing::warn!(reason, "the alerts that wait could not be read"),
             }
-        } else if let Some(outbox) = &self.outbox {
-            outcome
-                .add_deliveries(outbox.deliver(&self.client, &self.settings.table, deadline).await);
         }
         outcome.into_outcome(records)
     }

@@ -162,7 +162,8 @@ impl WindowWriter<'_> {
             Switch::On => {
                 let records = &self.group.pending(watermark)[..update.record_count];
                 let amounts = calendar_amounts(records, self.group.window().kind());
-                (amounts, ReturnValue::AllNew)
+                let amounts = amounts.into_iter().filter_map(|(limit, of)| Some((limit, of?)));
+                (amounts.collect(), ReturnValue::AllNew)
             }
         };
         let built = expressions::count(self.group, update, self.expiry_s(), &amounts);

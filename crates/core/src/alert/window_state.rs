@@ -44,6 +44,19 @@ impl WindowState {
         state
     }
 
+    /// Takes in the amounts of the newest records that the window counted
+    /// ([`calendar_amounts`]). Its item lacks an amount if a processor without alerts counted them.
+    /// The item keeps the amount of a limit whose calendar changed: it is dropped here, because the
+    /// limit has no amount for this window any more.
+    pub fn take_amounts(&mut self, newest: BTreeMap<LimitName, Option<Millitokens>>) {
+        for (limit, amount) in newest {
+            match amount {
+                Some(amount) => _ = self.amounts.entry(limit).or_insert(amount),
+                None => _ = self.amounts.remove(&limit),
+            }
+        }
+    }
+
     /// True if some sum is above zero. No other sum reaches a threshold.
     #[must_use]
     pub fn has_usage(&self) -> bool {
@@ -80,15 +93,15 @@ struct Change {
     new: Item,
 }
 
-/// For each calendar limit whose period is this kind of window: the amount that it has for a
-/// period, from the newest record that names the limit. Newer records that do not name it are
-/// ignored, because the bucket may have dropped the limit. The records are those of one window,
-/// oldest first.
+/// For each limit that the records name: the amount that it has for a period, from the newest
+/// record that names it, if it is a calendar limit whose period is this kind of window. Newer
+/// records that do not name it are ignored, because the bucket may have dropped the limit. The
+/// records are those of one window, oldest first.
 #[must_use]
 pub fn calendar_amounts(
     records: &[Arc<RecordDeltas<'_>>],
     kind: WindowKind,
-) -> BTreeMap<LimitName, Millitokens> {
+) -> BTreeMap<LimitName, Option<Millitokens>> {
     let (mut amounts, mut seen) = (BTreeMap::new(), BTreeSet::new());
     let WindowKind::Calendar(calendar) = kind else { return amounts };
     for record in records.iter().rev() {
@@ -99,9 +112,9 @@ pub fn calendar_amounts(
         }
         // A record that was counted can be read.
         let Ok(record) = serde_json::from_str::<Record>(record.json) else { continue };
-        let found = limits.into_iter().filter_map(|limit| {
-            Some((limit.clone(), amount_in(&record.dynamodb.new, limit, calendar)?))
-        });
+        let found = limits
+            .into_iter()
+            .map(|limit| (limit.clone(), amount_in(&record.dynamodb.new, limit, calendar)));
         amounts.extend(found);
     }
     amounts
@@ -168,6 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_records_give_amounts_and_take_them_away() {
+        let rules = rules("usd", "50%");
+        let reached = |attributes: &[(&str, &str)], newest| {
+            let mut state = of(attributes, &[]);
+            state.take_amounts([(name("usd"), newest)].into());
+            !due(&state, &rules, WindowKind::MONTH).is_empty()
+        };
+        let sum = ("u_usd", "150000000000");
+        assert!(reached(&[sum], Some(milli(160_000_000_000))));
+        // The item has the newest amount: these records may be old ones that came again.
+        assert!(!reached(&[sum, ("cap_usd", "400000000000")], Some(milli(160_000_000_000))));
+        assert!(!reached(&[sum, ("cap_usd", "160000000000")], None));
+    }
+
+    #[test]
     fn a_broken_attribute_hides_no_other() {
         let state =
             of(&[("u_usd", "many"), ("u_tpm", "5000"), ("cap_tpm", "-"), ("events", "1")], &[]);
@@ -197,9 +225,14 @@ mod tests {
         let read = |json| extract_deltas(&StreamRecord::from_json(json).unwrap()).unwrap().unwrap();
         let records: Vec<_> = jsons.iter().map(|json| Arc::new(read(json))).collect();
         let of = |kind: &str| calendar_amounts(&records, kind.parse().unwrap());
-        assert_eq!(of("month@15"), [(name("usd"), milli(8))].into());
-        assert_eq!(of("day"), [(name("day"), milli(9))].into());
-        assert!(of("month").is_empty() && of("hour").is_empty());
+        let all = |usd, day| {
+            let none = ["odd", "rpm", "un"].map(|limit| (name(limit), None));
+            none.into_iter().chain([(name("usd"), usd), (name("day"), day)]).collect()
+        };
+        assert_eq!(of("month@15"), all(Some(milli(8)), None));
+        assert_eq!(of("day"), all(None, Some(milli(9))));
+        assert_eq!(of("month"), all(None, None));
+        assert!(of("hour").is_empty());
     }
 
     proptest! {
