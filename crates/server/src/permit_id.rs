@@ -34,6 +34,9 @@ pub(crate) struct Granted {
     /// The parent whose bucket was taken from, too.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
+    /// True if nothing was asked of the store, so that only the entity's record knows the parent.
+    #[serde(rename = "s", default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_stored_parent: bool,
     /// Empty: nothing was taken.
     #[serde(rename = "a", serialize_with = "write_amounts", deserialize_with = "read_amounts")]
     pub(crate) taken: Amounts,
@@ -152,6 +155,7 @@ mod tests {
             entity: "user-123".to_owned(),
             resource: "gpt-4".to_owned(),
             parent: None,
+            has_stored_parent: false,
             taken: [("rpm", 1_000), ("usd", 12_500_000)]
                 .map(|(limit, milli)| {
                     (LimitName::new(limit).unwrap(), Millitokens::new(milli).unwrap())

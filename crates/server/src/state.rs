@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sluicegate::Limiter;
+use sluicegate::types::{Amounts, Millitokens};
+use sluicegate::{AcquireError, EntityId, Limit, Limiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 use tokio_rustls::TlsAcceptor;
@@ -117,6 +118,26 @@ impl ServerState {
             permits: AtomicU64::new(0),
             reloadable,
         })
+    }
+
+    /// Counts amounts of limits that the bucket of this entity does not have yet: only an acquire
+    /// adds a limit.
+    ///
+    /// # Errors
+    /// That of the acquire; `Unavailable` if only its correction failed.
+    pub(crate) async fn count_new_limits(
+        &self,
+        entity: &EntityId,
+        resource: &str,
+        limits: Vec<Limit>,
+        amounts: &Amounts,
+    ) -> Result<(), AcquireError> {
+        let request = self.limiter.acquire(entity.as_str(), resource).no_cascade().limits(limits);
+        let least = |limit| Some((limit, Millitokens::new(1).ok()?));
+        let least: Amounts = amounts.keys().cloned().filter_map(least).collect();
+        let permit = request.consume_all(&least).await?;
+        let corrected = permit.correct_to(amounts).await;
+        corrected.map(drop).map_err(|error| AcquireError::Unavailable(error.into()))
     }
 
     /// A name that no other permit has, of this process or another one.

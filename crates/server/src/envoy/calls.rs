@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 use http::HeaderMap;
-use sluicegate::types::{Amounts, Millitokens};
+use sluicegate::types::Amounts;
 use sluicegate::{AcquireError, AdjustError, EntityId, LimitExceeded, LimitStatus, Permit};
 use tokio::sync::oneshot;
 use tonic::Status;
@@ -155,10 +155,10 @@ async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
                 let amount = group.amounts.of(&limit);
                 of_entities.entry(entity).or_default().insert(limit, amount);
             }
-            let counted = of_entities
-                .iter()
-                .map(|(entity, amounts)| adjust_new_limits(state, group, entity, amounts));
-            try_join_all(counted).await.map(drop)
+            let counted = of_entities.iter().map(|(entity, amounts)| {
+                state.count_new_limits(entity, resource, group.limits.clone(), amounts)
+            });
+            try_join_all(counted).await.map(drop).map_err(|error| failed(&error))
         }
         Err(AdjustError::InvalidRequest(invalid)) => Err(failed(&invalid.into())),
         Err(AdjustError::Setup(setup)) => Err(failed(&setup.into())),
@@ -167,25 +167,6 @@ async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
             if state.decides_alone { Ok(()) } else { Err(Status::unavailable("not counted")) }
         }
     }
-}
-
-/// Counts amounts of limits that the bucket of this entity, a child or its parent, does not have yet:
-/// only an acquire adds a limit.
-async fn adjust_new_limits(
-    state: &ServerState,
-    group: &Group,
-    entity: &EntityId,
-    amounts: &Amounts,
-) -> Result<(), Status> {
-    let request = state.limiter.acquire(entity.as_str(), &group.bucket.resource).no_cascade();
-    let request = request.limits(group.limits.clone());
-    let least = |limit| Some((limit, Millitokens::new(1).ok()?));
-    let least: Amounts = amounts.keys().cloned().filter_map(least).collect();
-    let permit = request.consume_all(&least).await.map_err(|error| failed(&error))?;
-    permit.correct_to(amounts).await.map(drop).map_err(|error| {
-        tracing::warn!(%error, "consumption was not counted");
-        Status::unavailable("not counted")
-    })
 }
 
 /// The error that lets Envoy follow its own failure mode.

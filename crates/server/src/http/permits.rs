@@ -10,10 +10,10 @@ use http::{HeaderMap, HeaderName};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
-use sluicegate::AdjustError;
 use sluicegate::error::InvalidRequest;
 use sluicegate::request::AdjustRequest;
 use sluicegate::types::{Amounts, EpochMillis, LimitName, Millitokens};
+use sluicegate::{AdjustError, EntityId};
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
@@ -87,7 +87,7 @@ pub(super) struct AdjustAnswer {
     expires_at: String,
     /// False: an earlier request made this correction, or the permit took nothing.
     changed: bool,
-    /// Limits that the bucket no longer has: nothing was corrected there.
+    /// Limits that a bucket does not have: nothing was corrected there.
     dropped: Vec<String>,
 }
 
@@ -172,6 +172,7 @@ async fn correct(
         changed: false,
         dropped: Vec::new(),
     };
+    let mut has_repeated = false;
     while !granted.taken.is_empty() && !by.is_empty() {
         let adjusted = match request(state, &granted, &by, once.clone())?.await {
             Ok(adjusted) => adjusted,
@@ -182,19 +183,83 @@ async fn correct(
                 answer.dropped.push(limit.to_string());
                 continue;
             }
+            Err(
+                error @ (AdjustError::Ambiguous(_)
+                | AdjustError::Partial { .. }
+                | AdjustError::Unavailable(_)),
+            ) if once.is_none() => return Err(Problem::left_open(&error)),
             Err(error) => return Err(error.into()),
         };
-        let buckets = 1 + usize::from(granted.parent.is_some());
-        let dropped_by =
-            |limit: &LimitName| adjusted.dropped_of.iter().filter(|(_, of)| of == limit).count();
-        by.retain(|limit, _| dropped_by(limit) < buckets);
+        let uncounted = if adjusted.already_made {
+            Uncounted { dropped_of: adjusted.dropped_of, must_repeat: false }
+        } else {
+            let may_repeat = once.is_some() && !has_repeated;
+            count_new_limits(state, &granted, &by, &adjusted.dropped_of, may_repeat).await
+        };
+        for (entity, limit) in uncounted.dropped_of {
+            answer.dropped.push(limit.to_string());
+            if entity.as_str() == granted.entity {
+                by.remove(&limit);
+            }
+        }
+        if uncounted.must_repeat {
+            has_repeated = true;
+            continue;
+        }
         granted.taken += &by;
         answer.changed = !adjusted.already_made && !by.is_empty();
-        answer.dropped.extend(adjusted.dropped.iter().map(ToString::to_string));
         break;
     }
+    answer.dropped.sort_unstable();
+    answer.dropped.dedup();
     answer.permit = state.reloadable().ids.sign(&granted);
     Ok(Json(answer))
+}
+
+/// The limits of a correction that buckets did not have.
+struct Uncounted {
+    /// Those that could not be added.
+    dropped_of: Vec<(EntityId, LimitName)>,
+    /// True if limits were added to a bucket that has no mark of the correction: sent again, the
+    /// correction counts them.
+    must_repeat: bool,
+}
+
+/// Adds limits to the buckets, the child's and the parent's, that do not have them, and counts their
+/// amounts. In a bucket that got nothing of a correction with a key (`may_repeat`), it only adds
+/// them.
+async fn count_new_limits(
+    state: &ServerState,
+    granted: &Granted,
+    by: &Amounts,
+    dropped_of: &[(EntityId, LimitName)],
+    may_repeat: bool,
+) -> Uncounted {
+    let mut uncounted = Uncounted { dropped_of: Vec::new(), must_repeat: false };
+    for (entity, limit) in dropped_of {
+        let is_dropped = |limit| dropped_of.contains(&(entity.clone(), LimitName::clone(limit)));
+        let only_adds = may_repeat && by.keys().all(is_dropped);
+        let is_child = entity.as_str() == granted.entity || granted.parent_limits.is_empty();
+        let limits = parsed(if is_child { &granted.limits } else { &granted.parent_limits });
+        let amount = if only_adds { Millitokens::ZERO } else { by.of(limit) };
+        let amounts = [(limit.clone(), amount)].into();
+        let is_counted = match limits {
+            Ok(limits) if by.of(limit) > Millitokens::ZERO => {
+                let counted = state.count_new_limits(entity, &granted.resource, limits, &amounts);
+                let counted = counted.await;
+                counted
+                    .inspect_err(|error| tracing::warn!(%error, "a new limit was not counted"))
+                    .is_ok()
+            }
+            _ => false,
+        };
+        if is_counted {
+            uncounted.must_repeat |= only_adds;
+        } else {
+            uncounted.dropped_of.push((entity.clone(), limit.clone()));
+        }
+    }
+    uncounted
 }
 
 fn request<'a>(
@@ -211,6 +276,7 @@ fn request<'a>(
     }
     request = match &granted.parent {
         Some(parent) => request.cascade_to(parent),
+        None if granted.has_stored_parent => request,
         None => request.no_cascade(),
     };
     if let Some(key) = once {

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use sluicegate::dynamo::{ConfigError, ReadError};
+use sluicegate::dynamo::{ConfigError, ReadError, RequestError};
 use sluicegate::{AcquireError, AdjustError};
 use sluicegate_tower::problem;
 use tokio::task::JoinError;
@@ -19,11 +19,13 @@ use crate::permit_id::RefusedId;
 pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
+    /// True if the same request may be sent again, if the status is 503.
+    may_be_repeated: bool,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl ToString) -> Self {
-        Self { status, detail: detail.to_string() }
+        Self { status, detail: detail.to_string(), may_be_repeated: true }
     }
 
     /// The request is wrong.
@@ -50,6 +52,12 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
+    /// A correction without a key was not answered: the same request could make it twice.
+    pub(crate) fn left_open(error: &AdjustError) -> Self {
+        let detail = "the correction may have been made: do not repeat it, and send an Idempotency-Key with the next one";
+        Self { may_be_repeated: false, ..Self::unavailable(error, detail) }
+    }
+
     /// Permissions, the table or an item must be repaired.
     fn broken(error: &(dyn Error + 'static)) -> Self {
         tracing::error!(error, "not carried out");
@@ -63,7 +71,9 @@ impl IntoResponse for Problem {
         let mut response = problem(self.status, Some(&self.detail), &[]).map(Body::from);
         let headers = response.headers_mut();
         match self.status {
-            StatusCode::SERVICE_UNAVAILABLE => drop(headers.insert(RETRY_AFTER, 1.into())),
+            StatusCode::SERVICE_UNAVAILABLE if self.may_be_repeated => {
+                drop(headers.insert(RETRY_AFTER, 1.into()));
+            }
             StatusCode::UNAUTHORIZED => {
                 drop(headers.insert(WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer")));
             }
@@ -141,16 +151,40 @@ impl From<ConfigError> for Problem {
             | ConfigError::Repeated { .. }
             | ConfigError::Count { .. } => Self::bad(&error),
             ConfigError::Item(_) => Self::broken(&error),
+            ConfigError::Request(request) if must_be_repaired(request) => Self::broken(&error),
             _ => Self::unavailable(&error, "the store did not answer: ask again later"),
         }
     }
+}
+
+/// True if permissions or the table must be repaired.
+const fn must_be_repaired(error: &RequestError) -> bool {
+    matches!(error, RequestError::MissingTable { .. } | RequestError::AccessDenied { .. })
 }
 
 impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match &error {
             ReadError::Item(_) => Self::broken(&error),
+            ReadError::Request(request) if must_be_repaired(request) => Self::broken(&error),
             _ => Self::unavailable(&error, "the store did not answer: ask again later"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_correction_that_may_have_been_made_is_not_to_be_repeated() {
+        let lost = || AdjustError::Unavailable("no answer".into());
+        let may_be_repeated = |problem: Problem| {
+            let response = problem.into_response();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            response.headers().contains_key(RETRY_AFTER)
+        };
+        assert!(may_be_repeated(lost().into()));
+        assert!(!may_be_repeated(Problem::left_open(&lost())));
     }
 }

@@ -168,6 +168,70 @@ async fn a_parent_is_corrected_under_its_own_limits() {
     assert_eq!(server.post("/v1/acquire", &neither).await.status, 400);
 }
 
+/// The balance of a limit after one more acquire of this body.
+async fn left_after(server: &Running, body: Value, entity: &str) -> f64 {
+    let granted = server.post("/v1/acquire", &body).await;
+    let limits = granted.body["limits"].as_array().unwrap_or_else(|| panic!("{granted:?}"));
+    let of_entity = limits.iter().find(|limit| limit["entity"] == entity);
+    of_entity.unwrap_or_else(|| panic!("{granted:?}"))["available"].as_f64().unwrap()
+}
+
+#[tokio::test]
+async fn a_parent_that_an_estimate_did_not_charge_is_corrected() {
+    let server = Running::in_memory(json!({})).await;
+    let limits = json!(["rpm=9/never", "usd=10/never"]);
+    let wanted = json!({
+        "entity": "u", "resource": "r", "amounts": {"rpm": 1}, "parent": "team",
+        "limits": limits, "parent_limits": ["usd=200/never"],
+    });
+    let granted = server.post("/v1/acquire", &wanted).await;
+    let corrected = adjust(&server, &granted.permit(), "a", json!({"to": {"usd": 0.25}})).await;
+    assert_eq!(corrected.body["dropped"], json!([]), "{corrected:?}");
+    let mut again = wanted.clone();
+    again["amounts"] = json!({"usd": 0.01});
+    assert_eq!(left_after(&server, again, "team").await, 199.74);
+}
+
+#[tokio::test]
+async fn a_correction_reaches_stored_parents_and_limits_that_the_bucket_lacks() {
+    let (_folder, permits) = key();
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let server = replica(&permits, engine.endpoint_url(), &table).await;
+        let put = async |path: &str, body: Value| {
+            let put = server.send("PUT", path, &[], &body).await;
+            assert!(put.status.is_success(), "{put:?}");
+        };
+        // Nothing is asked for, so nothing is asked of the store.
+        put("/v1/entities/u", json!({"parent": "team", "cascade": true})).await;
+        let acquire = |tpm: u32| {
+            json!({"entity": "u", "resource": "r", "amounts": {"tpm": tpm}, "limits": ["tpm=1000/never"]})
+        };
+        let granted = server.post("/v1/acquire", &acquire(0)).await;
+        adjust(&server, &granted.permit(), "a", json!({"to": {"tpm": 500}})).await;
+        for entity in ["u", "team"] {
+            let left = left_after(&server, acquire(1), entity).await;
+            assert!((498.0..500.0).contains(&left), "{entity}: {left}");
+        }
+
+        // The request names its limits, so the bucket gets no stored one.
+        put("/v1/limits?entity=v", json!({"limits": ["usd=200/never"]})).await;
+        let granted = json!({"entity": "v", "resource": "r", "amounts": {"rpm": 1}, "limits": ["rpm=9/never"]});
+        let granted = server.post("/v1/acquire", &granted).await;
+        for changed in [true, false] {
+            let corrected = adjust(&server, &granted.permit(), "b", json!({"to": {"usd": 0.25}})).await;
+            assert_eq!(corrected.body["changed"], changed, "{corrected:?}");
+        }
+        let usd = json!({"entity": "v", "resource": "r", "amounts": {"usd": 0.01}});
+        assert_eq!(left_after(&server, usd, "v").await, 199.74);
+
+        let missing = replica(&permits, engine.endpoint_url(), "sluicegate-no-such-table").await;
+        let shown = missing.send("GET", "/v1/entities/u", &[], &json!(null)).await;
+        assert_eq!(shown.status, 500, "{shown:?}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_limit_that_was_deleted_does_not_keep_the_others_from_being_released() {
     let (_folder, permits) = key();
