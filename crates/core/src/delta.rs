@@ -112,12 +112,13 @@ pub enum RecordError {
 /// Compares both images of a record and returns one delta for each limit whose counter changed;
 /// `None` when the record counts nothing.
 ///
-/// An INSERT counts from zero, unless the item was converted from the older layout (its history was
-/// counted before). A MODIFY compares the two images. A counter that is not in the old image counts
+/// An INSERT counts from zero; that of an item that was converted from the older layout gives
+/// nothing, because its history was counted before. A MODIFY compares the two images. A counter that is not in the old image counts
 /// from zero. A counter that is not in the new image (its limit was removed) gives nothing. A
 /// REMOVE and items that are not composite buckets give nothing.
 ///
-/// If the write changed the refill timestamp, the time is the new timestamp. Otherwise
+/// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
+/// timestamp. Otherwise
 /// ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the refill timestamp and
 /// the record's creation time, or the one of them that exists.
 ///
@@ -179,7 +180,7 @@ fn deltas_of<'a>(
         (EventName::Modify, _) => {
             return Err(RecordError::WrongViewType { event_name, image: "OldImage" });
         }
-        _ if new.migrated => return Ok(None),
+        _ if new.was_converted => return Ok(None),
         _ => &empty,
     };
     let mut deltas = compare(old, new)?;

@@ -174,7 +174,7 @@ pub struct Image<'a> {
     /// every item has its keys.
     pub(crate) attribute_count: usize,
     pub(crate) refilled_at: Option<ImageValue<'a>>,
-    pub(crate) migrated: bool,
+    pub(crate) was_converted: bool,
     /// Limit and value of each `tc` attribute, sorted by limit.
     pub(crate) counters: Vec<(Text<'a>, ImageValue<'a>)>,
 }
@@ -192,7 +192,7 @@ impl<'a> Image<'a> {
                     image.counters.push((limit, ImageValue::of(value)));
                 }
                 ImageAttribute::RefilledAt => image.refilled_at = Some(ImageValue::of(value)),
-                ImageAttribute::Migrated => image.migrated = true,
+                ImageAttribute::Migrated => image.was_converted = true,
                 ImageAttribute::Other => {}
             }
         }
@@ -279,7 +279,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
                         ImageAttribute::Counter => image.counters.push((limit, map.next_value()?)),
                         ImageAttribute::RefilledAt => image.refilled_at = Some(map.next_value()?),
                         ImageAttribute::Migrated => {
-                            image.migrated = true;
+                            image.was_converted = true;
                             map.next_value::<IgnoredAny>()?;
                         }
                         ImageAttribute::Other => {

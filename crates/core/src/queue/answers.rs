@@ -112,10 +112,9 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // `found` stands for the item that the write found; its refill time shows if
-                // another process had claimed. After a claim it is `before`: a claim requires the
-                // refill time of `before`, so no other process had claimed. After any other write
-                // it is `after`, because such a write leaves the refill time alone.
+                // The refill time that the write found shows if another process had claimed. A
+                // claim requires that of `before`, so no other process had claimed. Any other write
+                // leaves the refill time alone, so the image after it still has the one found.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }
@@ -342,9 +341,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Replaces the known image of a bucket, even if the known one is newer. The new one comes from
-    /// an answer, or was computed from a write. A computed image is authoritative only if the table
-    /// acknowledged a new item.
+    /// Replaces the known image of a bucket by that of an answer, or by one that was computed from a
+    /// write. It does so even if another queue of the process has learned a newer one, which comes
+    /// back with the next [`learn_if_newer`](WriteQueue::learn_if_newer). A computed image is
+    /// authoritative only if the table acknowledged a new item.
     fn take_image(
         &mut self,
         index: usize,

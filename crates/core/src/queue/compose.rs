@@ -25,8 +25,8 @@ impl<W> WriteQueue<W> {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
-        // The draft can no longer be written as it is in two cases. It corrects and takes for
-        // acquires, and an item got other limits meanwhile (see `item_follows`). Or an item was
+        // In two cases the draft cannot be written again. (1) It both corrects and takes for
+        // acquires, and an item got other limits meanwhile (see `item_follows`). (2) An item was
         // deleted, and the draft has no limits to make it anew.
         let lacks_limits = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
             bucket.image().is_none() && drafted.configuration.is_none()

@@ -9,7 +9,8 @@ use crate::RequestId;
 
 impl<W> WriteQueue<W> {
     /// Finishes the shared write if an image shows its id. If it is in doubt, and the item of
-    /// bucket 0 may have forgotten its id, it becomes unacked, and its requests wait again.
+    /// bucket 0, which stands for all ([`UnackedWrite::ids_before`]), may have forgotten its id, it
+    /// becomes unacked, and its requests wait again.
     pub(super) fn finish_if_shown(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
@@ -29,12 +30,13 @@ impl<W> WriteQueue<W> {
     /// Ends all unacked writes: the write that just happened has fenced them, so none of them can
     /// happen while the item remembers their ids. A fence succeeds only if the item has none of
     /// those ids. So a fenced write had not happened, unless the item had forgotten its id by then.
-    /// An item may have forgotten the id if its list of ids is full and has none of `ids_before`
-    /// any more (`image_cannot_tell`). That is judged after the fence, whose own ids may have
-    /// pushed the last of `ids_before` out, so some writes that had not happened count as
-    /// ambiguous, too.
-    /// The waiting requests of such a write that must not be repeated (`must_not_repeat`) end as
-    /// ambiguous.
+    /// It may have forgotten the id if its list of ids is full and has none of the ids any more that
+    /// were there when the write was sent (`ids_before`, `image_cannot_tell`). Then the write is
+    /// ambiguous. The fence itself adds ids, and may push out the last of those. So a write that had
+    /// not happened may count as ambiguous, too.
+    ///
+    /// Of an ambiguous write, waiting requests that must not be repeated (`must_not_repeat`) end as
+    /// ambiguous. The others wait on.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);

@@ -101,8 +101,8 @@ impl<W> WriteQueue<W> {
         member.answered_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
-    /// Refuses a request whose write was outrun, if an item was claimed recently and had too little
-    /// as of that claim. Refill since the claim does not count: otherwise every process would write
+    /// Refuses a request whose write was outrun, if a recent claim of some bucket's refill left too
+    /// little there. Refill since the claim does not count: otherwise every process would write
     /// again, to claim a few milliseconds of refill.
     ///
     /// A claim is recent if it is younger than the claim interval. If it was made before this

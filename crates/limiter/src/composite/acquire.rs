@@ -19,8 +19,8 @@ impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     ///
     /// A request gets a new id before it enters the queue again. A lost write may have carried it
-    /// under the old id. If that write happened, the queue gives its tokens back, and must not
-    /// confuse the two entries.
+    /// under the old id. If that write happened, the queue gives back what it took under the old
+    /// id. The new id keeps that apart from the request that enters now.
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],

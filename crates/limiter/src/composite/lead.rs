@@ -95,13 +95,13 @@ impl Leader<'_> {
         let mut must_yield = self.lane.lock().had_several_waiters;
         while receiver.is_empty() {
             if self.pending_call.is_some() {
-                let mut due_at = self.sent_at + self.lane.lock().answer_time;
+                let mut answer_due_at = self.sent_at + self.lane.lock().answer_time;
                 let mut was_starved = false;
                 let reply = loop {
                     tokio::select! {
                         biased;
                         reply = self.reply() => break reply,
-                        () = timer.until(due_at) => {}
+                        () = timer.until(answer_due_at) => {}
                     }
                     if timer.is_over() {
                         return false;
@@ -109,13 +109,13 @@ impl Leader<'_> {
                     // This process had no processor time, so the answer may have come unread. If it
                     // were dropped and the write sent again, other writes might by then have pushed
                     // its id out of the bucket, and nothing could tell any more if it happened.
-                    if !was_starved && due_at.elapsed() > STARVED_MIN {
-                        (was_starved, due_at) = (true, Instant::now() + UNREAD_TIME);
+                    if !was_starved && answer_due_at.elapsed() > STARVED_MIN {
+                        (was_starved, answer_due_at) = (true, Instant::now() + UNREAD_TIME);
                         let mut state = self.lane.lock();
                         if state.term != self.term {
                             return true;
                         }
-                        state.leader_due_at = Some(due_at + LATE_MAX);
+                        state.leader_due_at = Some(answer_due_at + LATE_MAX);
                         continue;
                     }
                     self.pending_call = None;

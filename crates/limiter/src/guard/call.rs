@@ -66,7 +66,7 @@ impl Guard {
         match result {
             Ok(grant) => {
                 if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
-                    self.health.local().note(request, &grant.parts);
+                    self.health.local().remember(request, &grant.parts);
                 }
                 Ok(Granted::ByStore(grant))
             }

@@ -55,7 +55,7 @@ impl Default for Local {
 impl Local {
     /// Remembers a grant of the store. A parent is learned only from a request with
     /// `Cascade::Stored`.
-    pub(super) fn note(&self, request: &Request, parts: &[BucketGrant]) {
+    pub(super) fn remember(&self, request: &Request, parts: &[BucketGrant]) {
         for (n, part) in parts.iter().enumerate() {
             let parent = if n == 0 && request.cascade == Cascade::Stored {
                 parts.get(1).map(|part| part.bucket.entity.clone())
@@ -77,7 +77,7 @@ impl Local {
             seen.is_some_and(|seen| Arc::ptr_eq(&seen, image))
         };
         if !parts.iter().all(is_noted) {
-            self.note(request, parts);
+            self.remember(request, parts);
         }
     }
 
