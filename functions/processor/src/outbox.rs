@@ -174,7 +174,7 @@ impl Outbox {
             tracing::error!(
                 id,
                 reason,
-                "an alert is given up: `sluicegate alerts outbox` lists it"
+                "an alert is given up: once the destination is repaired, `sluicegate alerts retry` delivers it"
             );
             let closed =
                 OutboxEntry { state: OutboxState::Failed, reason: Some(reason), ..entry.clone() };

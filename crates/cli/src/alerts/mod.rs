@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use clap::Subcommand;
 use sluicegate::types::LimitName;
+use sluicegate::{Clock as _, SystemClock};
 use sluicegate_core::{OutboxEntry, OutboxState, Thresholds};
 
 use crate::confirm::Confirm;
@@ -29,8 +30,8 @@ Examples:
   sluicegate alerts show
   sluicegate alerts outbox
 
-Exit codes: 0 done, 1 no thresholds are stored there, or a broken item was left out, 2 bad input or not
-confirmed, 5 the table could not be used.")]
+Exit codes: 0 done, 1 no thresholds are stored there, an alert is not one that was given up, or a broken
+item was left out, 2 bad input or not confirmed, 5 the table could not be used.")]
 pub(crate) enum Args {
     /// Store thresholds; other limits of the same level keep theirs.
     ///
@@ -74,6 +75,19 @@ Examples:
         /// Also list alerts that were delivered.
         #[arg(long)]
         closed: bool,
+    },
+    /// Deliver alerts again that were given up, once the destination accepts alerts again.
+    ///
+    /// A processor tries each of them as a new one, within some minutes.
+    #[command(after_help = "\
+Examples:
+  sluicegate alerts retry
+  sluicegate alerts retry 9f2c41d07b6e8a3315c0d2e4f6a8b9c1")]
+    Retry {
+        /// Ids of alerts, as `alerts outbox --output json` shows them [default: all that were given
+        /// up].
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
     },
 }
 
@@ -134,6 +148,36 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let mut shown: Vec<_> = entries.items.iter().filter(is_shown).collect();
             shown.sort_by_key(|entry| entry.at);
             output::outbox(&shown, options)?;
+            return Ok(entries.exit_code());
+        }
+        Args::Retry { ids } => {
+            let entries = readable(connection.reader().outbox()).await?;
+            let given_up = entries.items.iter().filter(|entry| entry.state == OutboxState::Failed);
+            let mut chosen: Vec<_> = given_up.collect();
+            if !ids.is_empty() {
+                let id = |entry: &OutboxEntry| entry.alert.id().to_string();
+                let is_given_up = |named: &&String| chosen.iter().any(|entry| id(entry) == **named);
+                if let Some(other) = ids.iter().find(|named| !is_given_up(named)) {
+                    return Err(CliError::Attention(format!(
+                        "no alert {other} was given up; nothing was done, `sluicegate alerts outbox` lists them as failed"
+                    )));
+                }
+                chosen.retain(|entry| ids.contains(&id(entry)));
+            }
+            chosen.sort_by_key(|entry| entry.at);
+            let mut opened = Vec::new();
+            for entry in chosen {
+                let now = SystemClock.now();
+                if configured.retry_alert(entry, now).await? {
+                    let state = OutboxState::Open { attempts: 0, next_at: now };
+                    opened.push(OutboxEntry { state, ..entry.clone() });
+                }
+            }
+            if opened.is_empty() && !options.is_json() {
+                crate::output::line("no alert was given up")?;
+            } else {
+                output::outbox(&opened.iter().collect::<Vec<_>>(), options)?;
+            }
             return Ok(entries.exit_code());
         }
     }

@@ -1,6 +1,9 @@
 //! `alerts`: thresholds in the table, and the alerts that a processor makes of them.
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::json;
+use sluicegate_core::{OutboxEntry, OutboxState};
+use sluicegate_testkit::usage::read_outbox;
 use sluicegate_testkit::{Mood, Receiver};
 
 use crate::support::{finish, on_every_engine};
@@ -107,6 +110,42 @@ async fn a_failed_delivery_is_reported_and_left_for_a_later_run() {
         assert_eq!(failed.code, 1, "{}", failed.err);
         assert!(failed.err.contains("1 failed deliveries"), "{}", failed.err);
         assert!(failed.err.contains("HTTP 503"), "{}", failed.err);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_that_were_given_up_are_delivered_after_a_retry() {
+    on_every_engine(async |shell| {
+        shell.run("alerts set --system rpm=1/hour").text(0);
+        for user in ["u", "v"] {
+            shell.run(&format!("acquire {user} r --consume rpm=1 --limit rpm=5/min")).text(0);
+        }
+        shell.run("process --once --alerts").text(0);
+        assert_eq!(shell.run("alerts retry").text(0), "no alert was given up\n", "they are open");
+        // After a day in which the destination accepted none.
+        let (client, table) = (shell.engine.client(), &shell.table);
+        for entry in read_outbox(client, table).await {
+            let key = [("PK", entry.key().pk()), ("SK", entry.key().sk())];
+            let key = key.map(|(name, value)| (name.to_owned(), AttributeValue::S(value)));
+            let delete = client.delete_item().table_name(table).set_key(Some(key.into()));
+            delete.send().await.unwrap();
+            let item = OutboxEntry { state: OutboxState::Failed, ..entry }.to_item();
+            let put = client.put_item().table_name(table).set_item(Some(item.into()));
+            put.send().await.unwrap();
+        }
+        let listed = shell.run("alerts outbox --output json").json(0);
+        assert!(shell.run("alerts retry 12").error(1).contains("no alert 12 was given up"));
+        let id = listed[0]["id"].as_str().unwrap();
+        let opened = shell.run(&format!("alerts retry {id} --output json")).json(0);
+        assert_eq!((&opened[0]["id"], &opened[0]["state"]), (&listed[0]["id"], &json!("open")));
+        assert_eq!(shell.run("alerts retry --output json").json(0).as_array().unwrap().len(), 1);
+        let receiver = Receiver::start(Mood::Fine).await;
+        let secret = "--alerts-secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let to = receiver.url();
+        shell.run(&format!("process --once {secret} --alerts-to {to}")).text(0);
+        assert_eq!(receiver.received().len(), 2);
+        assert_eq!(shell.run("alerts outbox").text(0), "the outbox is empty\n");
     })
     .await;
 }

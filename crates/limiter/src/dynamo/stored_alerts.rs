@@ -1,16 +1,21 @@
-//! Stores and reads the alert thresholds of a scope.
+//! Stores and reads the alert thresholds of a scope, and opens alerts again.
 
 use std::collections::BTreeMap;
 
+use aws_sdk_dynamodb::error::BuildError;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::ReturnValue;
-use sluicegate_core::keys::{ItemKey, LimitsScope};
-use sluicegate_core::{AlertSettings, LimitName, Thresholds};
+use aws_sdk_dynamodb::types::{AttributeValue, Delete, Put, ReturnValue, TransactWriteItem};
+use sluicegate_core::keys::{self, ItemKey, LimitsScope};
+use sluicegate_core::{
+    AlertSettings, EpochMillis, LimitName, OutboxEntry, OutboxState, Thresholds,
+};
 
 use super::RequestError;
 use super::item::decode;
 use super::stored::{ConfigError, ConfigStore, LIMITS_PER_WRITE};
 use super::stored_expressions::{self as expressions, StoredUpdate};
+use super::transact::CONDITION_FAILED;
 
 impl ConfigStore {
     /// Stores the thresholds of limits, from 1 to 50, all or none of them. Other limits of the scope
@@ -59,6 +64,46 @@ impl ConfigStore {
             return Err(ConfigError::Count { given: limits.len() });
         }
         self.change_alerts(scope, expressions::delete_alerts(limits)).await
+    }
+
+    /// Opens an entry of the outbox again whose alert was given up: a processor delivers it as a new
+    /// one. False, and nothing changes, if it is no longer given up. Two writes in a transaction.
+    ///
+    /// # Errors
+    /// [`ConfigError::Request`].
+    pub async fn retry_alert(
+        &self,
+        given_up: &OutboxEntry,
+        now: EpochMillis,
+    ) -> Result<bool, ConfigError> {
+        const OPERATION: &str = "TransactWriteItems";
+        let failed = |error: BuildError| {
+            let (table, source) = (self.table().to_owned(), error.into());
+            RequestError::Failed { operation: OPERATION, table, source }
+        };
+        let state = OutboxState::Open { attempts: 0, next_at: now };
+        let open = OutboxEntry { state, ..given_up.clone() };
+        let delete = Delete::builder()
+            .table_name(self.table())
+            .set_key(Some(expressions::key(&given_up.key())))
+            .condition_expression("#n0 = :v0")
+            .expression_attribute_names("#n0", keys::STATE)
+            .expression_attribute_values(":v0", AttributeValue::S(keys::FAILED.to_owned()));
+        let put = Put::builder().table_name(self.table()).set_item(Some(open.to_item().into()));
+        let items = [
+            TransactWriteItem::builder().delete(delete.build().map_err(failed)?).build(),
+            TransactWriteItem::builder().put(put.build().map_err(failed)?).build(),
+        ];
+        let request = self.client().transact_write_items().set_transact_items(Some(items.into()));
+        let Err(error) = request.send().await else { return Ok(true) };
+        if let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
+            error.as_service_error()
+            && let Some(reason) = cancelled.cancellation_reasons().first()
+            && reason.code() == Some(CONDITION_FAILED)
+        {
+            return Ok(false);
+        }
+        Err(RequestError::of(OPERATION, self.table(), error).into())
     }
 
     /// The thresholds after a change; `None`: the change's condition refused it.

@@ -15,7 +15,7 @@ use crate::store_error::SetupError;
 use crate::table::{Cancelled, Mark, TableError, TransactError, WriteError};
 
 /// The code of a reason: a condition does not hold.
-const CONDITION_FAILED: &str = "ConditionalCheckFailed";
+pub(super) const CONDITION_FAILED: &str = "ConditionalCheckFailed";
 
 impl DynamoTable {
     /// Executes each plan on its bucket, and puts the mark; returns the write units spent.
