@@ -21,6 +21,10 @@ use crate::write_error::WriteError;
 /// The time for which thresholds that were read are used.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
+/// After this many entries that wait, a read ends: without a destination, or while it fails, any
+/// number of alerts may wait.
+const WAITING_READ: usize = 1_000;
+
 /// The thresholds of a processor's table. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThresholdsCache(Arc<Mutex<Option<Loaded>>>);
@@ -69,9 +73,10 @@ async fn read(
                 found.extend(page.settings);
                 waiting.extend(page.waiting);
                 start = page.next;
-                if start.is_none() {
+                // The settings come first.
+                if start.is_none() || waiting.len() >= WAITING_READ {
                     if let Some(outbox) = outbox {
-                        outbox.replace_all(waiting);
+                        outbox.replace(waiting, start.is_none());
                     }
                     return Ok(found.into_iter().collect());
                 }

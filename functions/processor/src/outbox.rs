@@ -58,7 +58,9 @@ pub(crate) struct Outbox {
     turn: tokio::sync::Mutex<Instant>,
 }
 
-type Entries = BTreeMap<(EpochMillis, AlertId), OutboxEntry>;
+/// The order of the open entries in the table.
+type OrderKey = (EpochMillis, AlertId);
+type Entries = BTreeMap<OrderKey, OutboxEntry>;
 
 /// The deliveries of one turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,12 +79,17 @@ impl Outbox {
         Self { sender, waiting, unmarked, turn: tokio::sync::Mutex::new(Instant::now()) }
     }
 
-    /// Replaces the known entries by those that a complete read of the table found open.
-    pub(crate) fn replace_all(&self, found: impl IntoIterator<Item = OutboxEntry>) {
+    /// Replaces the known entries by those that a read of the table found open. A read that is not
+    /// complete ends with the newest of them, and tells nothing of newer ones.
+    pub(crate) fn replace(&self, found: impl IntoIterator<Item = OutboxEntry>, is_complete: bool) {
         let found: Entries = found.into_iter().map(|entry| (order_key(&entry), entry)).collect();
+        let last = found.last_key_value().map(|(key, _)| *key).filter(|_| !is_complete);
+        let is_read = |key: &OrderKey| last.is_none_or(|last| *key <= last);
         // An entry that the read did not find is closed or deleted, and needs no mark.
-        lock(&self.unmarked).retain(|key, _| found.contains_key(key));
-        *lock(&self.waiting) = found;
+        lock(&self.unmarked).retain(|key, _| !is_read(key) || found.contains_key(key));
+        let mut waiting = lock(&self.waiting);
+        waiting.retain(|key, _| !is_read(key));
+        waiting.extend(found);
     }
 
     /// True if this process knows of entries that wait.
@@ -294,7 +301,7 @@ async fn replace(
     }
 }
 
-fn order_key(entry: &OutboxEntry) -> (EpochMillis, AlertId) {
+fn order_key(entry: &OutboxEntry) -> OrderKey {
     (entry.at, entry.alert.id())
 }
 
@@ -302,4 +309,59 @@ fn now() -> EpochMillis {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(now.as_millis()).ok().and_then(|now| EpochMillis::new(now).ok());
     now.unwrap_or(EpochMillis::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_core::fixtures::{at, bucket, name};
+    use sluicegate_core::{Alert, Threshold, WindowKind};
+
+    use super::*;
+    use crate::destination::Destination;
+
+    fn entry(second: i64, attempts: u32) -> OutboxEntry {
+        let at = at(1_769_608_800_000 + second * 1_000);
+        let alert = Alert {
+            bucket: bucket("team-7", "gpt-4"),
+            limit: name("usd"),
+            window: WindowKind::Hour.containing(at),
+            threshold: Threshold::Percent(80),
+            sum_milli: 1,
+            amount: None,
+        };
+        let state = OutboxState::Open { attempts, next_at: at };
+        OutboxEntry { state, ..OutboxEntry::new(alert, at) }
+    }
+
+    fn outbox() -> Outbox {
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let destination = Destination::new("http://127.0.0.1:9/", secret).unwrap();
+        Outbox::new(Sender::new(destination, &aws_config::SdkConfig::builder().build()))
+    }
+
+    #[test]
+    fn entries_that_failed_often_wait_for_new_ones() {
+        let outbox = outbox();
+        outbox.add([entry(1, 7), entry(2, 0), entry(3, 7), entry(4, 1)]);
+        let (due, marks) = outbox.due();
+        assert_eq!(due, [entry(2, 0), entry(4, 1), entry(1, 7), entry(3, 7)]);
+        assert!(marks.is_empty());
+    }
+
+    #[test]
+    fn a_read_that_ends_early_tells_nothing_of_newer_entries() {
+        let outbox = outbox();
+        let waiting = || lock(&outbox.waiting).values().cloned().collect::<Vec<_>>();
+        outbox.add([1, 3, 5].map(|second| entry(second, 0)));
+        for second in [1, 5] {
+            let sent = OutboxEntry { state: OutboxState::Sent, ..entry(second, 0) };
+            lock(&outbox.unmarked).insert(order_key(&sent), sent);
+        }
+        outbox.replace([entry(2, 0), entry(4, 0)], false);
+        assert_eq!(waiting(), [2, 4, 5].map(|second| entry(second, 0)));
+        let (due, marks) = outbox.due();
+        assert_eq!((due.len(), marks.len()), (2, 1), "the mark of the newest is kept");
+        outbox.replace([entry(4, 0)], true);
+        assert_eq!(waiting(), [entry(4, 0)]);
+    }
 }

@@ -74,6 +74,12 @@ impl Processor {
         Ok(outbox.deliver(&self.client, &self.settings.table, deadline).await)
     }
 
+    /// True if alerts wait for their delivery, as far as this processor knows.
+    #[must_use]
+    pub fn has_waiting_alerts(&self) -> bool {
+        self.outbox.as_ref().is_some_and(|outbox| outbox.has_waiting())
+    }
+
     /// The settings of this processor.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
@@ -140,7 +146,7 @@ impl Processor {
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
         outcome.add_windows(self.write_windows(ready.collect(), now, deadline).await);
         let is_scheduled = records.is_empty();
-        if is_scheduled || self.outbox.as_ref().is_some_and(|outbox| outbox.has_waiting()) {
+        if is_scheduled || self.has_waiting_alerts() {
             match self.deliver_alerts(deadline).await {
                 Ok(deliveries) => outcome.add_deliveries(deliveries),
                 Err(reason) if is_scheduled => outcome.alerts_not_read(reason),

@@ -105,6 +105,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     if let Some(checkpoints) = file.as_ref().map(CheckpointFile::load).transpose()?.flatten() {
         poller = poller.starting_after(checkpoints);
     }
+    let mut has_all_alerts = true;
     if args.once {
         let mut ended = Ok(());
         let stop = async {
@@ -118,15 +119,20 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         let drained = poller.drain_until(stop).await;
         save(file.as_ref(), &poller)?;
         drained.map_err(|error| unreadable(&error))?;
-        deliver_alerts(&processor, &feed).await;
+        let mut sent_before = None;
+        // A turn begins deliveries for some seconds only.
+        while sent_before != Some(feed.totals().alerts_sent) {
+            sent_before = Some(feed.totals().alerts_sent);
+            has_all_alerts = deliver_alerts(&processor, &feed).await;
+        }
         report(&feed);
         ended?;
     } else {
         follow(&mut poller, &processor, shutdown, &feed, file.as_ref()).await?;
     }
     let totals = feed.totals();
-    let undelivered = if args.once { totals.alerts_failed } else { 0 };
-    let needs_attention = totals.quarantined + totals.alerts_given_up + undelivered > 0;
+    let is_left = args.once && (!has_all_alerts || processor.has_waiting_alerts());
+    let needs_attention = totals.quarantined + totals.alerts_given_up > 0 || is_left;
     Ok(if needs_attention { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
@@ -160,12 +166,17 @@ async fn follow<S: Source>(
     }
 }
 
-/// Delivers the alerts that are due, also those that an earlier run left.
-async fn deliver_alerts(processor: &Processor, feed: &Feed) {
+/// Delivers the alerts that are due, also those that an earlier run left. False if they could not be
+/// read.
+async fn deliver_alerts(processor: &Processor, feed: &Feed) -> bool {
     match processor.deliver_alerts(Instant::now() + REPORT_INTERVAL).await {
         Ok(deliveries) => feed.add_deliveries(&deliveries),
-        Err(reason) => say(&format!("alerts are not delivered yet, trying again: {reason}")),
+        Err(reason) => {
+            say(&format!("alerts are not delivered yet, trying again: {reason}"));
+            return false;
+        }
     }
+    true
 }
 
 fn save<S: Source>(

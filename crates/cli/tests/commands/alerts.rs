@@ -110,6 +110,7 @@ async fn a_failed_delivery_is_reported_and_left_for_a_later_run() {
         assert_eq!(failed.code, 1, "{}", failed.err);
         assert!(failed.err.contains("1 failed deliveries"), "{}", failed.err);
         assert!(failed.err.contains("HTTP 503"), "{}", failed.err);
+        assert_eq!(once(&fine).code, 1, "it waits for its next attempt");
     })
     .await;
 }
