@@ -15,6 +15,8 @@ use std::time::Duration;
 use sluicegate_core::{Amounts, EpochMillis, WritePath};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::RedisStore;
@@ -33,8 +35,8 @@ use crate::store::{Correction, Grant, Request};
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The time for giving tokens back.
 const RETURN_TIME: Duration = Duration::from_secs(5);
-/// A call ends at the deadline of its last member, and its error then tells more than the silence.
-/// Callers wait for that.
+/// A call ends at the deadline of its last member, and the driver's error names the cause, as a
+/// caller's own timer cannot. So a caller waits this time for it.
 const LAST_WORD: Duration = Duration::from_millis(10);
 
 /// Sends the calls of a shape, in a task of its own: the answer to a call is awaited although its
@@ -47,13 +49,16 @@ struct CallDriver {
     drives: bool,
 }
 
-/// A request that waits. If it is dropped, it gives back what it was granted.
+/// A request that waits. If it is dropped, it waits no more, or gives back what it was granted.
 struct WaitingRequest<'a> {
     store: &'a RedisStore,
     shape: &'a Arc<Shape>,
     request: &'a Request,
     clock: &'a dyn Clock,
+    ticket: u64,
     receiver: oneshot::Receiver<CallResult>,
+    /// True once its caller has a result.
+    has_ended: bool,
 }
 
 impl RedisStore {
@@ -65,18 +70,27 @@ impl RedisStore {
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
         let (sender, receiver) = oneshot::channel();
-        let mut waiting = WaitingRequest { store: self, shape, request, clock, receiver };
+        let ticket = self.shared_calls.ticket();
+        let mut waiting = WaitingRequest {
+            store: self,
+            shape,
+            request,
+            clock,
+            ticket,
+            receiver,
+            has_ended: false,
+        };
         let now = Instant::now();
         let deadline = now + as_deadline(request.deadline);
-        let (amounts, ticket) = (request.amounts.clone(), self.shared_calls.ticket());
+        let amounts = request.amounts.clone();
         let is_first =
             self.shared_calls.enter(shape, CallWaiter { ticket, amounts, deadline, sender });
         if is_first {
             tokio::spawn(self.driver(shape, clock, true).drive());
         } else {
             let patient = now + PATIENCE.min(request.deadline / 4);
-            if let Ok(Ok(result)) = timeout_at(patient, &mut waiting.receiver).await {
-                return result;
+            if let Ok(result) = timeout_at(patient, &mut waiting.receiver).await {
+                return waiting.end(Ok(result));
             }
             if let Some(waiter) = self.shared_calls.leave(shape, ticket) {
                 let driver = self.driver(shape, clock, false);
@@ -87,11 +101,7 @@ impl RedisStore {
         if result.is_err() {
             result = timeout(LAST_WORD, &mut waiting.receiver).await;
         }
-        match result {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(AcquireError::Unavailable("the runtime of the call ended".into())),
-            Err(elapsed) => Err(AcquireError::Unavailable(elapsed.into())),
-        }
+        waiting.end(result)
     }
 
     fn driver(&self, shape: &Arc<Shape>, clock: &dyn Clock, drives: bool) -> CallDriver {
@@ -115,8 +125,24 @@ impl RedisStore {
     }
 }
 
+impl WaitingRequest<'_> {
+    fn end(&mut self, result: Result<Result<CallResult, RecvError>, Elapsed>) -> CallResult {
+        match result {
+            Ok(result) => {
+                self.has_ended = true;
+                let ended = "the runtime of the call ended";
+                result.unwrap_or_else(|_| Err(AcquireError::Unavailable(ended.into())))
+            }
+            Err(elapsed) => Err(AcquireError::Unavailable(elapsed.into())),
+        }
+    }
+}
+
 impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
+        if self.has_ended || self.store.shared_calls.leave(self.shape, self.ticket).is_some() {
+            return;
+        }
         self.receiver.close();
         if let Ok(Ok(_)) = self.receiver.try_recv() {
             let amounts = self.request.amounts.clone();

@@ -61,8 +61,9 @@ pub(super) struct CallWaiter {
 }
 
 impl CallWaiter {
-    /// False if its time ended before it was sent. A process that had no processor time has some
-    /// more ([`until`](crate::call::until)).
+    /// False if its time ended just before it was sent. If it is late by more than [`STARVED_MIN`],
+    /// the process had no processor time, and its caller waits some more
+    /// ([`until`](crate::call::until)).
     pub(super) fn has_time(&self) -> bool {
         let late = Instant::now().checked_duration_since(self.deadline);
         late.is_none_or(|late| late > STARVED_MIN)

@@ -298,6 +298,27 @@ async fn a_driver_that_is_not_polled_holds_nobody_up() {
     assert_eq!(on.left().await, 96);
 }
 
+/// The runtime of the driver ends while another request waits for it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_driver_whose_runtime_ends_fails_its_callers_at_once() {
+    let on = Together::start().await;
+    let first = on.ask(LONG, 1);
+    let ended = tokio::task::spawn_blocking(move || {
+        let ended = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        ended.block_on(first).unwrap();
+        ended
+    });
+    let ended = ended.await.unwrap();
+    let waiting = tokio::spawn(on.ask(LONG, 2));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    ended.shutdown_background();
+    let failed = waiting.await.unwrap();
+    assert!(matches!(failed, Err(AcquireError::Unavailable(_))), "{failed:?}");
+    on.ask(LONG, 3).await.unwrap();
+    assert_eq!(on.left().await, 95);
+}
+
 /// Other writes push the id of the call out of the bucket before its answer comes. The call must
 /// not be sent again.
 #[tokio::test]

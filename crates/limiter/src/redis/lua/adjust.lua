@@ -46,7 +46,8 @@ end
 if has_any then
   write(bucket, id)
 end
-if mark then
+-- Where nothing was made, the same correction can be made once an acquire has added the limits.
+if mark and (has_any or #dropped == 0) then
   redis.call('SET', mark, '', 'PX', ARGV[2])
 end
 local reply = answer(GRANTED, now, { bucket }, ambiguous or has_any and gives_back and in_doubt > 0)
