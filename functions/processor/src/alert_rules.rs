@@ -21,7 +21,7 @@ use crate::write_error::WriteError;
 /// The time for which thresholds that were read are used.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// After this many entries that wait, a read ends: without a destination, or while it fails, any
+/// A read ends with the page that brings this many entries that wait: without a destination, or while it fails, any
 /// number of alerts may wait.
 const WAITING_READ: usize = 1_000;
 
@@ -37,7 +37,8 @@ struct Loaded {
 
 impl ThresholdsCache {
     /// The thresholds, read within the last minute. Callers that come during a read wait for it. A
-    /// read also replaces the waiting alerts of the outbox, if there is one.
+    /// read also replaces the waiting alerts of the outbox, if there is one. If it did not read all
+    /// of them, it reads again once those are closed.
     pub(crate) async fn refreshed(
         &self,
         client: &Client,
@@ -48,6 +49,7 @@ impl ThresholdsCache {
         let mut loaded = self.0.lock().await;
         if let Some(Loaded { at, rules }) = &*loaded
             && at.elapsed() < MAX_AGE
+            && !outbox.is_some_and(Outbox::must_read_on)
         {
             return Ok(Arc::clone(rules));
         }

@@ -7,7 +7,7 @@
 //! process that cannot mark an entry repeats the mark, not the delivery.
 
 use std::collections::BTreeMap;
-use std::future::ready;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -53,6 +53,8 @@ pub(crate) struct Outbox {
     waiting: Mutex<Entries>,
     /// Entries whose mark failed, in the state that the next attempt must store.
     unmarked: Mutex<Entries>,
+    /// True if the last read of the table was not complete: newer entries may wait there.
+    has_unread: AtomicBool,
     /// A task holds this lock while it delivers, so that one task of this process delivers at a
     /// time. It guards the time until which the destination is left alone.
     turn: tokio::sync::Mutex<Instant>,
@@ -75,8 +77,9 @@ pub struct Deliveries {
 
 impl Outbox {
     pub(crate) fn new(sender: Sender) -> Self {
+        let turn = tokio::sync::Mutex::new(Instant::now());
         let (waiting, unmarked) = (Mutex::default(), Mutex::default());
-        Self { sender, waiting, unmarked, turn: tokio::sync::Mutex::new(Instant::now()) }
+        Self { sender, waiting, unmarked, has_unread: AtomicBool::new(false), turn }
     }
 
     /// Replaces the known entries by those that a read of the table found open. A read that is not
@@ -85,16 +88,23 @@ impl Outbox {
         let found: Entries = found.into_iter().map(|entry| (order_key(&entry), entry)).collect();
         let last = found.last_key_value().map(|(key, _)| *key).filter(|_| !is_complete);
         let is_read = |key: &OrderKey| last.is_none_or(|last| *key <= last);
-        // An entry that the read did not find is closed or deleted, and needs no mark.
+        self.has_unread.store(!is_complete, Ordering::Relaxed);
+        // An entry that the read did not find is closed or deleted, and needs no mark. One that was
+        // claimed during the read comes back with the next one.
         lock(&self.unmarked).retain(|key, _| !is_read(key) || found.contains_key(key));
         let mut waiting = lock(&self.waiting);
         waiting.retain(|key, _| !is_read(key));
         waiting.extend(found);
     }
 
-    /// True if this process knows of entries that wait.
+    /// True if entries wait, as far as this process knows.
     pub(crate) fn has_waiting(&self) -> bool {
-        !lock(&self.waiting).is_empty()
+        self.has_unread.load(Ordering::Relaxed) || !lock(&self.waiting).is_empty()
+    }
+
+    /// True if all entries that this process read are closed, but not all were read.
+    pub(crate) fn must_read_on(&self) -> bool {
+        self.has_unread.load(Ordering::Relaxed) && lock(&self.waiting).is_empty()
     }
 
     /// Adds entries that wait in the table.
@@ -102,8 +112,8 @@ impl Outbox {
         lock(&self.waiting).extend(new.into_iter().map(|entry| (order_key(&entry), entry)));
     }
 
-    /// Delivers the entries that are due, and then repeats marks. After `TURN_TIME` it begins no more
-    /// of either. It waits for those in flight, and abandons them at `deadline`. If another task of
+    /// Delivers the entries that are due, and then repeats marks, until `FAILURES_MAX` of them fail.
+    /// After `TURN_TIME` it begins no more of either. It waits for those in flight, and abandons them at `deadline`. If another task of
     /// this process is delivering, it does nothing; while the destination is left alone, it only
     /// repeats marks.
     pub(crate) async fn deliver(
@@ -139,13 +149,18 @@ impl Outbox {
                 *left_alone_until = Instant::now() + self.sender.pause(1);
             }
         }
+        let failed = &AtomicUsize::new(0);
         let marks = unmarked.into_iter().map(|(found, new)| async move {
-            Instant::now() >= until || self.mark(client, table, &found, &new).await
+            if Instant::now() < until
+                && failed.load(Ordering::Relaxed) < FAILURES_MAX
+                && !self.mark(client, table, &found, &new).await
+            {
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
         });
-        let marks = stream::iter(marks).buffer_unordered(DELIVERIES_AT_ONCE);
-        let failed = marks.filter(|is_marked| ready(!is_marked)).count();
-        let failed = tokio::time::timeout_at(deadline, failed).await.unwrap_or_default();
-        deliveries.failed += u64::try_from(failed).unwrap_or(u64::MAX);
+        let marks = stream::iter(marks).buffer_unordered(DELIVERIES_AT_ONCE).count();
+        let _ = tokio::time::timeout_at(deadline, marks).await;
+        deliveries.failed += u64::try_from(failed.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
         deliveries
     }
 

@@ -29,6 +29,8 @@ use crate::write_error::WriteError;
 /// of a batch of a hundred windows, few enough not to throttle a fresh on-demand table or to need
 /// many connections.
 const WRITES_AT_ONCE: usize = 16;
+/// The time for which a batch that was counted waits for the alerts to be read again.
+const READ_TIME: Duration = Duration::from_secs(2);
 
 /// Counts the records of stream events in usage windows; cheap to clone.
 #[derive(Debug, Clone)]
@@ -63,15 +65,25 @@ impl Processor {
     /// # Errors
     /// The reason why the table could not be read, in one line.
     pub async fn deliver_alerts(&self, deadline: Instant) -> Result<Deliveries, String> {
-        if self.is_elsewhere() {
-            return Ok(Deliveries::default());
+        self.read_alerts(deadline).await?;
+        Ok(self.deliver_known_alerts(deadline).await)
+    }
+
+    /// Reads the waiting alerts of the outbox, if what is known is a minute old.
+    async fn read_alerts(&self, deadline: Instant) -> Result<(), String> {
+        let Some(outbox) = self.outbox.as_deref().filter(|_| !self.is_elsewhere()) else {
+            return Ok(());
+        };
+        let (client, settings) = (&self.client, &self.settings);
+        let read = self.thresholds.refreshed(client, settings, Some(outbox), deadline).await;
+        read.map(drop).map_err(WriteError::reason)
+    }
+
+    async fn deliver_known_alerts(&self, deadline: Instant) -> Deliveries {
+        match self.outbox.as_deref().filter(|_| !self.is_elsewhere()) {
+            Some(outbox) => outbox.deliver(&self.client, &self.settings.table, deadline).await,
+            None => Deliveries::default(),
         }
-        let Some(outbox) = self.outbox.as_deref() else { return Ok(Deliveries::default()) };
-        // This read also replaces the waiting alerts of the outbox.
-        let read =
-            self.thresholds.refreshed(&self.client, &self.settings, Some(outbox), deadline).await;
-        read.map_err(WriteError::reason)?;
-        Ok(outbox.deliver(&self.client, &self.settings.table, deadline).await)
     }
 
     /// True if alerts wait for their delivery, as far as this processor knows.
@@ -145,14 +157,18 @@ impl Processor {
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
         outcome.add_windows(self.write_windows(ready.collect(), now, deadline).await);
-        let is_scheduled = records.is_empty();
-        if is_scheduled || self.has_waiting_alerts() {
+        if records.is_empty() {
             match self.deliver_alerts(deadline).await {
                 Ok(deliveries) => outcome.add_deliveries(deliveries),
-                Err(reason) if is_scheduled => outcome.alerts_not_read(reason),
-                // The records are counted; a later event delivers.
-                Err(reason) => tracing::warn!(reason, "the alerts that wait could not be read"),
+                Err(reason) => outcome.alerts_not_read(reason),
             }
+        } else if self.has_waiting_alerts() {
+            // The records are counted and do not wait for long.
+            let read = self.read_alerts(deadline.min(Instant::now() + READ_TIME)).await;
+            if let Err(reason) = read {
+                tracing::warn!(reason, "the alerts that wait could not be read again");
+            }
+            outcome.add_deliveries(self.deliver_known_alerts(deadline).await);
         }
         outcome.into_outcome(records)
     }

@@ -108,9 +108,10 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let mut has_all_alerts = true;
     if args.once {
         let mut ended = Ok(());
+        let mut shutdown = pin!(shutdown);
         let stop = async {
             ended = Err(tokio::select! {
-                () = shutdown => CliError::Attention(
+                () = shutdown.as_mut() => CliError::Attention(
                     "stopped before the end of the stream; the same command counts the rest".to_owned(),
                 ),
                 reason = feed.stuck() => CliError::Store(format!("nothing was counted for a minute: {reason}")),
@@ -119,11 +120,16 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         let drained = poller.drain_until(stop).await;
         save(file.as_ref(), &poller)?;
         drained.map_err(|error| unreadable(&error))?;
-        let mut sent_before = None;
         // A turn begins deliveries for some seconds only.
-        while sent_before != Some(feed.totals().alerts_sent) {
-            sent_before = Some(feed.totals().alerts_sent);
-            has_all_alerts = deliver_alerts(&processor, &feed).await;
+        loop {
+            let sent_before = feed.totals().alerts_sent;
+            tokio::select! {
+                has_all = deliver_alerts(&processor, &feed) => has_all_alerts = has_all,
+                () = shutdown.as_mut(), if ended.is_ok() => break,
+            }
+            if ended.is_err() || feed.totals().alerts_sent == sent_before {
+                break;
+            }
         }
         report(&feed);
         ended?;
@@ -169,7 +175,7 @@ async fn follow<S: Source>(
 /// Delivers the alerts that are due, also those that an earlier run left. False if they could not be
 /// read.
 async fn deliver_alerts(processor: &Processor, feed: &Feed) -> bool {
-    match processor.deliver_alerts(Instant::now() + REPORT_INTERVAL).await {
+    match processor.deliver_alerts(Instant::now() + 2 * REPORT_INTERVAL).await {
         Ok(deliveries) => feed.add_deliveries(&deliveries),
         Err(reason) => {
             say(&format!("alerts are not delivered yet, trying again: {reason}"));

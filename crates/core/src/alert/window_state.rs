@@ -46,8 +46,8 @@ impl WindowState {
 
     /// Takes in the amounts of the newest records that the window counted
     /// ([`calendar_amounts`]). Its item lacks an amount if a processor without alerts counted them.
-    /// The item keeps the amount of a limit whose calendar changed: it is dropped here, because the
-    /// limit has no amount for this window any more.
+    /// The item keeps the amount of a limit whose calendar changed. This drops that amount from the
+    /// state, because the limit has none for this window any more.
     pub fn take_amounts(&mut self, newest: BTreeMap<LimitName, Option<Millitokens>>) {
         for (limit, amount) in newest {
             match amount {
