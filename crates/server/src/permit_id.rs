@@ -31,7 +31,7 @@ pub(crate) struct Granted {
     pub(crate) entity: String,
     #[serde(rename = "r")]
     pub(crate) resource: String,
-    /// The parent whose bucket was taken from, too.
+    /// The parent whose bucket is corrected, too: it was taken from, or the request named it.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
     /// True if nothing was asked of the store, so that only the entity's record knows the parent.

@@ -136,6 +136,9 @@ impl ServerState {
         let least = |limit| Some((limit, Millitokens::new(1).ok()?));
         let least: Amounts = amounts.keys().cloned().filter_map(least).collect();
         let permit = request.consume_all(&least).await?;
+        if permit.degraded().is_some() {
+            return Err(AcquireError::Unavailable("the store did not answer".into()));
+        }
         let corrected = permit.correct_to(amounts).await;
         corrected.map(drop).map_err(|error| AcquireError::Unavailable(error.into()))
     }

@@ -104,7 +104,7 @@ pub(super) struct AdjustAnswer {
         (status = 400, description = "Bad input", content_type = "application/problem+json"),
         (status = 404, description = "The id is not one that this server made", content_type = "application/problem+json"),
         (status = 410, description = "The permit is too old", content_type = "application/problem+json"),
-        (status = 503, description = "The store is unavailable or contended", content_type = "application/problem+json"),
+        (status = 503, description = "The store is unavailable or contended. Without Retry-After, the correction may have been made: do not repeat it", content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn adjust(
@@ -193,8 +193,9 @@ async fn correct(
         let uncounted = if adjusted.already_made {
             Uncounted { dropped_of: adjusted.dropped_of, must_repeat: false }
         } else {
-            let may_repeat = once.is_some() && !has_repeated;
-            count_new_limits(state, &granted, &by, &adjusted.dropped_of, may_repeat).await
+            let has_key = once.is_some();
+            count_new_limits(state, &granted, &by, &adjusted.dropped_of, has_key, has_repeated)
+                .await
         };
         for (entity, limit) in uncounted.dropped_of {
             answer.dropped.push(limit.to_string());
@@ -226,25 +227,26 @@ struct Uncounted {
 }
 
 /// Adds limits to the buckets, the child's and the parent's, that do not have them, and counts their
-/// amounts. In a bucket that got nothing of a correction with a key (`may_repeat`), it only adds
-/// them.
+/// amounts. In a bucket that got nothing of a correction with a key, it only adds them, and only if
+/// the correction was not repeated yet.
 async fn count_new_limits(
     state: &ServerState,
     granted: &Granted,
     by: &Amounts,
     dropped_of: &[(EntityId, LimitName)],
-    may_repeat: bool,
+    has_key: bool,
+    has_repeated: bool,
 ) -> Uncounted {
     let mut uncounted = Uncounted { dropped_of: Vec::new(), must_repeat: false };
     for (entity, limit) in dropped_of {
         let is_dropped = |limit| dropped_of.contains(&(entity.clone(), LimitName::clone(limit)));
-        let only_adds = may_repeat && by.keys().all(is_dropped);
+        let only_adds = has_key && by.keys().all(is_dropped);
         let is_child = entity.as_str() == granted.entity || granted.parent_limits.is_empty();
         let limits = parsed(if is_child { &granted.limits } else { &granted.parent_limits });
         let amount = if only_adds { Millitokens::ZERO } else { by.of(limit) };
         let amounts = [(limit.clone(), amount)].into();
         let is_counted = match limits {
-            Ok(limits) if by.of(limit) > Millitokens::ZERO => {
+            Ok(limits) if by.of(limit) > Millitokens::ZERO && !(only_adds && has_repeated) => {
                 let counted = state.count_new_limits(entity, &granted.resource, limits, &amounts);
                 let counted = counted.await;
                 counted
