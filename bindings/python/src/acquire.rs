@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use sluicegate::{AcquireRequest, Limiter};
 
 use crate::call::{Awaited, Begin, Call, ready, warn_unmade};
-use crate::permit::{Permit, granted};
+use crate::permit::{InTurn, Permit, granted};
 use crate::runtime::Home;
 
 /// A request for tokens. `await` it for a permit, or enter it: `async with`, or `with` in code without
@@ -30,7 +30,7 @@ enum Entered {
     No,
     /// Its permit is on its way.
     Entering,
-    Yes(Arc<sluicegate::Permit>),
+    Yes(Arc<InTurn>),
 }
 
 /// A context that is being entered. If no permit arrives, it is not.
@@ -92,7 +92,10 @@ impl Acquire {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         match self.left() {
-            Some(permit) if !kind.is_none() => permit.release_quietly()?.sync(py).map(drop),
+            // The tokens of a process that was forked are those of its parent.
+            Some(permit) if !kind.is_none() && self.home.runtime().is_ok() => {
+                permit.release_quietly()?.sync(py).map(drop)
+            }
             _ => Ok(()),
         }
     }

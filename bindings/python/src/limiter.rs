@@ -136,7 +136,7 @@ impl Limiter {
         let _in_runtime = self.home.runtime()?.enter();
         let request = request(entity, resource, consume, options)?.bind(&self.inner);
         let permit = request.try_acquire().map_err(|error| invalid_request(&error))?;
-        Ok(permit.map(|permit| Permit { inner: Arc::new(permit), home: self.home }))
+        Ok(permit.map(|permit| Permit::new(permit, self.home)))
     }
 
     fn prepare(&self, request: &Bound<'_, Acquire>) -> PyResult<Call> {

@@ -12,10 +12,25 @@ use crate::errors::{of_acquire, of_adjust};
 use crate::runtime::Home;
 use crate::status::{LimitStatus, remaining};
 
+/// A permit whose corrections are made one after the other. A correction goes on if its caller leaves,
+/// and a total is corrected by the difference to what was corrected before.
+pub(crate) struct InTurn {
+    permit: sluicegate::Permit,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl std::ops::Deref for InTurn {
+    type Target = sluicegate::Permit;
+
+    fn deref(&self) -> &Self::Target {
+        &self.permit
+    }
+}
+
 /// Tokens that were taken before the work starts. Dropping it keeps them taken.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Permit {
-    pub(crate) inner: Arc<sluicegate::Permit>,
+    pub(crate) inner: Arc<InTurn>,
     pub(crate) home: Home,
 }
 
@@ -66,12 +81,18 @@ impl Permit {
 }
 
 impl Permit {
+    pub(crate) fn new(permit: sluicegate::Permit, home: Home) -> Self {
+        let turn = tokio::sync::Mutex::default();
+        Self { inner: Arc::new(InTurn { permit, turn }), home }
+    }
+
     /// Gives back everything at the end of a context whose body raised. A failure is reported, and does
     /// not replace the exception of the body.
     pub(crate) fn release_quietly(&self) -> PyResult<Call> {
-        let permit = Arc::clone(&self.inner);
+        let inner = Arc::clone(&self.inner);
         Call::new(self.home, Begin::Detached, "release", async move {
-            let released = permit.give_back().await;
+            let _turn = inner.turn.lock().await;
+            let released = inner.give_back().await;
             ready(move |py| {
                 if let Err(error) = released {
                     of_adjust(&error).write_unraisable(py, None);
@@ -84,12 +105,17 @@ impl Permit {
     fn correction<F>(
         &self,
         name: &'static str,
-        correct: impl FnOnce(Arc<sluicegate::Permit>) -> F,
+        correct: impl FnOnce(Arc<InTurn>) -> F + Send + 'static,
     ) -> PyResult<Call>
     where
         F: Future<Output = Result<(), AdjustError>> + Send + 'static,
     {
-        let correction = correct(Arc::clone(&self.inner));
+        let permit = Arc::clone(&self.inner);
+        let correction = async move {
+            let inner = Arc::clone(&permit);
+            let _turn = inner.turn.lock().await;
+            correct(permit).await
+        };
         Call::unit(self.home, name, correction, |_, error| of_adjust(&error))
     }
 }
@@ -106,7 +132,7 @@ impl Granted {
     }
 
     fn arrive(mut self) -> Option<Permit> {
-        Some(Permit { inner: Arc::new(self.permit.take()?), home: self.home })
+        Some(Permit::new(self.permit.take()?, self.home))
     }
 }
 

@@ -84,6 +84,8 @@ class Cable:
     def __init__(self, endpoint_url: str) -> None:
         self.to = int(endpoint_url.rsplit(":", 1)[1])
         self.whole, self.open = True, set[asyncio.StreamWriter]()
+        # Seconds for which answers are held back.
+        self.delay = 0.0
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
         server = self.run(asyncio.start_server(self.connect, "127.0.0.1", 0))
@@ -98,12 +100,15 @@ class Cable:
             return
         there, to = await asyncio.open_connection("127.0.0.1", self.to)
         self.open |= {writer, to}
-        await asyncio.gather(self.copy(reader, to), self.copy(there, writer))
+        await asyncio.gather(self.copy(reader, to), self.copy(there, writer, answers=True))
         self.open -= {writer, to}
 
-    async def copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool = False
+    ) -> None:
         try:
             while data := await reader.read(65_536):
+                await asyncio.sleep(self.delay if answers else 0)
                 writer.write(data)
                 await writer.drain()
         except OSError:

@@ -256,6 +256,25 @@ def test_a_signal_does_not_stop_a_correction(sluicegate_local: sluicegate.Local)
         time.sleep(0.05)
 
 
+def test_a_correction_that_is_repeated_meanwhile_is_made_once(sluicegate_local: sluicegate.Local) -> None:
+    cable = Cable(sluicegate_local.endpoint_url)
+    limits = ["rpm=10000/never"]
+    limiter = sluicegate.dynamodb(
+        sluicegate_local.table, endpoint_url=cable.url, limits=limits, deadline=timedelta(seconds=20)
+    )
+
+    async def main() -> None:
+        permit = await limiter.acquire("repeated", "r", {"rpm": 100})
+        cable.delay = 0.4
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(permit.correct_to(rpm=3000), 0.1)
+        await permit.correct_to(rpm=3000)
+
+    asyncio.run(main())
+    left = sluicegate_local.limiter().peek("repeated", "r", limits=limits).sync()
+    assert left[0].available == 7000
+
+
 def test_a_wait_beyond_every_timedelta_is_cut() -> None:
     limiter = sluicegate.memory(limits=["rpm=1/365d,burst=10000000"])
     limiter.acquire("u", "r", {"rpm": 10_000_000}).sync()
