@@ -174,6 +174,9 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             raise HTTPException(400, {"error": "name no fallbacks: each model has limits of its own"})
         prompt = prompt_tokens(data)
         has_tokens = not any(kind in call_type for kind in _WITHOUT_TOKENS)
+        if not has_tokens and (other := self._other_money()):
+            # Only LiteLLM knows what such a call costs, and it counts in dollars.
+            raise HTTPException(400, {"error": f"the model {data['model']} has no price in {other}"})
         consume = self._estimate(data, call_type, models, prompt) if has_tokens else self._least()
         if not consume:
             return
@@ -203,6 +206,10 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         except sluicegate.UnknownPriceError as error:
             raise HTTPException(400, {"error": f"the model {data['model']} has no price"}) from error
         return {name: amount for name, amount in amounts.items() if amount > 0}
+
+    def _other_money(self) -> str:
+        """The counted currencies but dollars."""
+        return ", ".join(name for name in self._counts if _base(name) not in (*_TOKENS, "usd"))
 
     def _least(self) -> Amounts:
         """The amounts of a call without tokens, whose cost is known afterwards."""
@@ -320,11 +327,20 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             raise
 
     async def _count_streamed(self, reservation: _Reservation, after_s: float = 0) -> None:
-        await asyncio.sleep(after_s)
-        streamed = Usage(input=reservation.prompt, output=tokens_of_bytes(reservation.streamed_bytes))
-        usage = reservation.usage or streamed
-        amounts = self._amounts(reservation.models, usage)
-        await self._correct(reservation, lambda: reservation.permit.correct_to(**amounts))
+        def correction() -> sluicegate.Call[None]:
+            streamed = Usage(input=reservation.prompt, output=tokens_of_bytes(reservation.streamed_bytes))
+            amounts = self._amounts(reservation.models, reservation.usage or streamed)
+            return reservation.permit.correct_to(**amounts)
+
+        try:
+            await asyncio.sleep(after_s)
+        except asyncio.CancelledError:
+            # The event loop ends: `close` makes the correction.
+            if not reservation.settled:
+                reservation.settled = True
+                self._repeat_soon(correction)
+            raise
+        await self._correct(reservation, correction)
 
     def _of_call(self, call_id: object) -> _Reservation | None:
         """The reservation of the call that an event is of. Within a request the proxy may make others."""

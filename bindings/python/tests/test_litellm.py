@@ -228,6 +228,25 @@ def test_a_stream_that_is_cancelled_before_its_first_word_costs_the_prompt() -> 
     assert asyncio.run(main()) == 1_000 - 24
 
 
+def test_a_stream_that_is_left_as_the_loop_ends_costs_what_was_sent() -> None:
+    callback, left = budget(["tpm=10000/never"])
+
+    async def words() -> AsyncIterator[str]:
+        yield "hello"
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        data = {"model": "m", "litellm_call_id": "1", "messages": [{"content": "x" * 60}], "max_tokens": 5_000}
+        await callback.async_pre_call_hook(None, None, data, "acompletion")
+        stream = callback.async_post_call_streaming_iterator_hook(None, words(), data)
+        assert await anext(stream) == "hello"
+        await stream.aclose()
+
+    asyncio.run(main())
+    callback.close()
+    assert left()[0] > 9_900
+
+
 def answered(
     callback: SluicegateLogger, data: dict[str, Any], call_type: str = "acompletion", **event: Any
 ) -> None:
@@ -250,6 +269,13 @@ def budget(limits: list[str], **settings: Any) -> tuple[SluicegateLogger, Callab
 def usage(prompt: int, completion: int) -> dict[str, Any]:
     tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return {"standard_logging_object": {"metadata": {"usage_object": tokens}}}
+
+
+def test_an_image_is_refused_if_a_budget_is_not_in_dollars() -> None:
+    callback, left = budget(["eur=1/never"])
+    with pytest.raises(HTTPException, match="no price in eur"):
+        answered(callback, {"model": "m", "litellm_call_id": "1", "prompt": "x"}, "aimage_generation")
+    assert left() == [Decimal(1)]
 
 
 def test_an_image_costs_what_litellm_says() -> None:
