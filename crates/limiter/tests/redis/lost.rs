@@ -85,3 +85,21 @@ async fn a_refund_that_may_have_been_made_is_not_made_again() {
     let error = lease.release().await.unwrap_err();
     assert!(matches!(error, AdjustError::Ambiguous(_)), "{error:?}");
 }
+
+/// A correction that changed nothing can be made later, under the same key.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_correction_of_a_limit_that_the_bucket_lacks_leaves_no_mark() {
+    let on = disturbed().await;
+    let limits = [Limit::quota("l", 100), Limit::quota("m", 100)];
+    let correct = || {
+        let correction = on.limiter.adjust("u", "r").by("m", 5).limits(limits.clone());
+        correction.no_cascade().once("key", at(T0 + 60_000))
+    };
+    assert_eq!(correct().await.unwrap().dropped.len(), 1);
+    on.limiter.acquire("u", "r").consume("m", 1).limits(limits.clone()).await.unwrap();
+    for already_made in [false, true] {
+        assert_eq!(correct().await.unwrap().already_made, already_made);
+    }
+    assert_eq!(field::<i64>(&on.server, KEY, "tokens:m").await, 94_000);
+}

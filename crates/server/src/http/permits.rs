@@ -197,12 +197,11 @@ async fn correct(
             count_new_limits(state, &granted, &by, &adjusted.dropped_of, has_key, has_repeated)
                 .await
         };
-        for (entity, limit) in uncounted.dropped_of {
-            answer.dropped.push(limit.to_string());
-            if entity.as_str() == granted.entity {
-                by.remove(&limit);
-            }
-        }
+        let buckets = 1 + usize::from(granted.parent.is_some());
+        let dropped_by =
+            |limit: &LimitName| uncounted.dropped_of.iter().filter(|(_, of)| of == limit).count();
+        by.retain(|limit, _| dropped_by(limit) < buckets);
+        answer.dropped.extend(uncounted.dropped_of.iter().map(|(_, limit)| limit.to_string()));
         if uncounted.must_repeat {
             has_repeated = true;
             continue;
