@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use sluicegate::{AcquireRequest, Limiter};
 
 use crate::call::{Awaited, Begin, Call, ready, warn_unmade};
-use crate::permit::{InTurn, Permit, granted};
+use crate::permit::{Permit, SerialPermit, granted};
 use crate::runtime::Home;
 
-/// A request for tokens. `await` it for a permit, or enter it: `async with`, or `with` in code without
-/// an event loop. If the body raises, everything is given back.
+/// A request for tokens. `await` it for a permit, or enter it: `async with`, or `with` in code
+/// without an event loop. If the body raises, everything is given back.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Acquire {
     limiter: Limiter,
@@ -30,7 +30,7 @@ enum Entered {
     No,
     /// Its permit is on its way.
     Entering,
-    Yes(Arc<InTurn>),
+    Yes(Arc<SerialPermit>),
 }
 
 /// A context that is being entered. If no permit arrives, it is not.

@@ -12,14 +12,15 @@ use crate::errors::{of_acquire, of_adjust};
 use crate::runtime::Home;
 use crate::status::{LimitStatus, remaining};
 
-/// A permit whose corrections are made one after the other. A correction goes on if its caller leaves,
-/// and a total is corrected by the difference to what was corrected before.
-pub(crate) struct InTurn {
+/// A permit that makes its corrections one after the other. A correction continues after its caller
+/// left. The next one must see its result, because a correction to a total sends the difference to
+/// the total before.
+pub(crate) struct SerialPermit {
     permit: sluicegate::Permit,
     turn: tokio::sync::Mutex<()>,
 }
 
-impl std::ops::Deref for InTurn {
+impl std::ops::Deref for SerialPermit {
     type Target = sluicegate::Permit;
 
     fn deref(&self) -> &Self::Target {
@@ -30,23 +31,23 @@ impl std::ops::Deref for InTurn {
 /// Tokens that were taken before the work starts. Dropping it keeps them taken.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Permit {
-    pub(crate) inner: Arc<InTurn>,
+    pub(crate) inner: Arc<SerialPermit>,
     pub(crate) home: Home,
 }
 
 #[pymethods]
 impl Permit {
-    /// Adds amounts to the consumption, in one write; negative ones are given back. Never refused: a
-    /// balance may go below zero. Limits that no bucket has are left out, with a warning in the log;
-    /// if it has none of them, `InvalidRequestError` is raised.
+    /// Adds amounts to the consumption, in one write; negative ones are given back. Never refused:
+    /// a balance may go below zero. Limits that no bucket has are left out, with a warning in the
+    /// log; if it has none of them, `InvalidRequestError` is raised.
     #[pyo3(signature = (**by))]
     fn adjust(&self, by: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
         let by = keywords(by)?;
         self.correction("adjust", |permit| async move { permit.adjust_all(&by).await.map(drop) })
     }
 
-    /// Corrects the consumption to these amounts, in one write: the cost is known. Limits that are not
-    /// named stay as they are.
+    /// Corrects the consumption to these amounts, in one write: the cost is known. Limits that are
+    /// not named stay as they are.
     #[pyo3(signature = (**to))]
     fn correct_to(&self, to: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
         let to = keywords(to)?;
@@ -83,11 +84,11 @@ impl Permit {
 impl Permit {
     pub(crate) fn new(permit: sluicegate::Permit, home: Home) -> Self {
         let turn = tokio::sync::Mutex::default();
-        Self { inner: Arc::new(InTurn { permit, turn }), home }
+        Self { inner: Arc::new(SerialPermit { permit, turn }), home }
     }
 
-    /// Gives back everything at the end of a context whose body raised. A failure is reported, and does
-    /// not replace the exception of the body.
+    /// Gives back everything at the end of a context whose body raised. A failure is reported, and
+    /// does not replace the exception of the body.
     pub(crate) fn release_quietly(&self) -> PyResult<Call> {
         let inner = Arc::clone(&self.inner);
         Call::new(self.home, Begin::Detached, "release", async move {
@@ -105,7 +106,7 @@ impl Permit {
     fn correction<F>(
         &self,
         name: &'static str,
-        correct: impl FnOnce(Arc<InTurn>) -> F + Send + 'static,
+        correct: impl FnOnce(Arc<SerialPermit>) -> F + Send + 'static,
     ) -> PyResult<Call>
     where
         F: Future<Output = Result<(), AdjustError>> + Send + 'static,

@@ -244,7 +244,8 @@ def test_a_stream_that_is_left_as_the_loop_ends_costs_what_was_sent() -> None:
 
     asyncio.run(main())
     callback.close()
-    assert left()[0] > 9_900
+    # The prompt costs 24, and the word that was sent comes on top.
+    assert 9_900 < left()[0] < 10_000 - 24
 
 
 def answered(

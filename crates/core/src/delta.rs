@@ -112,15 +112,15 @@ pub enum RecordError {
 /// Compares both images of a record and returns one delta for each limit whose counter changed;
 /// `None` when the record counts nothing.
 ///
-/// An INSERT counts from zero; that of an item that was converted from the older layout gives
-/// nothing, because its history was counted before. A MODIFY compares the two images. A counter that is not in the old image counts
-/// from zero. A counter that is not in the new image (its limit was removed) gives nothing. A
-/// REMOVE and items that are not composite buckets give nothing.
+/// An INSERT counts from zero, but the INSERT of an item that was converted from the older layout
+/// gives nothing, because its history was counted before. A MODIFY compares the two images. A
+/// counter that is not in the old image counts from zero. A counter that is not in the new image
+/// (its limit was removed) gives nothing. A REMOVE and items that are not composite buckets give
+/// nothing.
 ///
 /// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
-/// timestamp. Otherwise
-/// ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the refill timestamp and
-/// the record's creation time, or the one of them that exists.
+/// timestamp. Otherwise ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the
+/// refill timestamp and the record's creation time, or the one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
 /// [`WritePath::Adjust`]: crate::WritePath::Adjust

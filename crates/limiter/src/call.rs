@@ -20,7 +20,7 @@ const WRITES_MAX: u32 = 40;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A timer that is late by this much tells that the process had no processor time.
 pub(crate) const STARVED_MIN: Duration = Duration::from_millis(20);
-/// The time to read an answer that came meanwhile.
+/// The time to read an answer that came before a late timer.
 pub(crate) const UNREAD_TIME: Duration = Duration::from_millis(100);
 /// Longer than any call, and short enough for an `Instant`.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -137,7 +137,7 @@ impl<'a> CallContext<'a> {
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let start = Instant::now();
-        let answer = until(self.deadline, call).await;
+        let answer = in_time(self.deadline, call).await;
         self.quickest = self.quickest.min(start.elapsed());
         match answer {
             Ok(Ok(result)) => {
@@ -152,7 +152,7 @@ impl<'a> CallContext<'a> {
 
 /// Awaits a future until this deadline. If the timer is late, the process had no processor time: an
 /// answer may have come unread, so the future gets [`UNREAD_TIME`] more.
-pub(crate) async fn until<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
+pub(crate) async fn in_time<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     let mut future = std::pin::pin!(future);
     match timeout_at(deadline, future.as_mut()).await {
         Err(_) if deadline.elapsed() > STARVED_MIN => timeout(UNREAD_TIME, future).await,

@@ -1,8 +1,8 @@
 //! The ids of permits: all that is needed to correct a permit or to give it back, signed.
 //!
-//! A server keeps no state of a permit, so that any server with the same key can correct it. An id is
-//! the base64url form of: one byte of version, four bytes of the key's id, 16 bytes of HMAC-SHA256
-//! over everything else, and the content as JSON.
+//! A server keeps no state of a permit, so that any server with the same key can correct it. An id
+//! is the base64url form of: one byte of version, four bytes of the key's id, 16 bytes of
+//! HMAC-SHA256 over everything else, and the content as JSON.
 
 use std::collections::BTreeMap;
 
@@ -31,12 +31,14 @@ pub(crate) struct Granted {
     pub(crate) entity: String,
     #[serde(rename = "r")]
     pub(crate) resource: String,
-    /// The parent whose bucket is corrected, too: it was taken from, or the request named it.
+    /// The parent whose bucket is corrected, too. The acquire took from that bucket, or the request
+    /// named the parent.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
-    /// True if nothing was asked of the store, so that only the entity's record knows the parent.
+    /// True if the acquire did not ask the store: a correction must look the parent up in the
+    /// entity's record.
     #[serde(rename = "s", default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) has_stored_parent: bool,
+    pub(crate) must_look_up_parent: bool,
     /// Empty: nothing was taken.
     #[serde(rename = "a", serialize_with = "write_amounts", deserialize_with = "read_amounts")]
     pub(crate) taken: Amounts,
@@ -155,7 +157,7 @@ mod tests {
             entity: "user-123".to_owned(),
             resource: "gpt-4".to_owned(),
             parent: None,
-            has_stored_parent: false,
+            must_look_up_parent: false,
             taken: [("rpm", 1_000), ("usd", 12_500_000)]
                 .map(|(limit, milli)| {
                     (LimitName::new(limit).unwrap(), Millitokens::new(milli).unwrap())

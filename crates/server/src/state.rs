@@ -31,8 +31,8 @@ pub(crate) struct ServerState {
     pub(crate) request_slots: Arc<Semaphore>,
     /// One for each request that may wait for tokens.
     pub(crate) waiting_slots: Semaphore,
-    /// The time of the store's last answer if it is ready, and the answer. The lock is held while it
-    /// is asked.
+    /// The time of the store's last answer if it is ready, and the answer. The lock is held while
+    /// it is asked.
     pub(crate) readiness: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// Signs the ids of permits if the configuration names no key.
     random_key: [u8; 32],
@@ -43,8 +43,8 @@ pub(crate) struct ServerState {
     reloadable: RwLock<Arc<Reloadable>>,
 }
 
-/// The place of a request among those in flight. Work that goes on when the client has left keeps it,
-/// so that a server ends after that work.
+/// The place of a request among those in flight. Work that goes on when the client has left keeps
+/// it, so that a server ends after that work.
 #[derive(Clone)]
 pub(crate) struct Slot(#[expect(dead_code, reason = "held")] Arc<OwnedSemaphorePermit>);
 
@@ -124,7 +124,8 @@ impl ServerState {
     /// adds a limit.
     ///
     /// # Errors
-    /// That of the acquire; `Unavailable` if only its correction failed.
+    /// That of the acquire; `Unavailable` if the store did not answer it, or if only its correction
+    /// failed.
     pub(crate) async fn count_new_limits(
         &self,
         entity: &EntityId,

@@ -21,8 +21,8 @@ use crate::write_error::WriteError;
 /// The time for which thresholds that were read are used.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// A read ends with the page that brings this many entries that wait: without a destination, or while it fails, any
-/// number of alerts may wait.
+/// A read ends with the page that brings it to this many waiting alerts. Without an end, a
+/// destination that fails could make every read longer.
 const WAITING_READ: usize = 1_000;
 
 /// The thresholds of a processor's table. Clones share them.
@@ -37,8 +37,8 @@ struct Loaded {
 
 impl ThresholdsCache {
     /// The thresholds, read within the last minute. Callers that come during a read wait for it. A
-    /// read also replaces the waiting alerts of the outbox, if there is one. If it did not read all
-    /// of them, it reads again once those are closed.
+    /// read also replaces the waiting alerts of the outbox, if there is one. If a read was not
+    /// complete, the next one comes as soon as all alerts that it found are closed.
     pub(crate) async fn refreshed(
         &self,
         client: &Client,
@@ -78,7 +78,7 @@ async fn read(
                 // The settings come first.
                 if start.is_none() || waiting.len() >= WAITING_READ {
                     if let Some(outbox) = outbox {
-                        outbox.replace(waiting, start.is_none());
+                        outbox.learn_read(waiting, start.is_none());
                     }
                     return Ok(found.into_iter().collect());
                 }

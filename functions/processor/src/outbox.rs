@@ -32,14 +32,16 @@ const DELIVERIES_AT_ONCE: usize = 8;
 /// After this many failed deliveries an entry is given up, and a person must look at it. With the
 /// longest pause of about an hour, that takes about a day.
 const ATTEMPTS_MAX: u32 = 30;
-/// If this many deliveries of a turn fail and none succeeds, the turn ends, and the destination is
-/// left alone for the pause after a first failure. Each delivery may have taken until its timeout,
-/// and the stream waits for the turn. Before the first success, the failed deliveries and those in
-/// flight are at most this many. So when a turn ends in this way, no delivery is in flight, and none
-/// is abandoned that the destination might have accepted.
+/// If this many deliveries of a turn fail and none succeeds, the turn delivers no more, and the
+/// destination is left alone for the pause after a first failure. Each delivery may have taken
+/// until its timeout, and the stream waits for the turn. Before the first success, the failed
+/// deliveries and those in flight are at most this many. So when deliveries end in this way, none
+/// is in flight, and none is abandoned that the destination might have accepted.
+///
+/// A turn also repeats no more marks after this many of them have failed.
 const FAILURES_MAX: usize = 8;
-/// The time for which one turn begins deliveries. It is short, because the stream waits for the
-/// turn.
+/// The time for which one turn begins deliveries and marks. It is short, because the stream waits
+/// for the turn.
 const TURN_TIME: Duration = Duration::from_secs(10);
 /// The time for which a mark is repeated.
 const MARK_TIME: Duration = Duration::from_secs(2);
@@ -82,9 +84,13 @@ impl Outbox {
         Self { sender, waiting, unmarked, has_unread: AtomicBool::new(false), turn }
     }
 
-    /// Replaces the known entries by those that a read of the table found open. A read that is not
-    /// complete ends with the newest of them, and tells nothing of newer ones.
-    pub(crate) fn replace(&self, found: impl IntoIterator<Item = OutboxEntry>, is_complete: bool) {
+    /// Takes in the open entries that a read of the table found. A read that is not complete ends
+    /// with the newest of them, and tells nothing of newer ones.
+    pub(crate) fn learn_read(
+        &self,
+        found: impl IntoIterator<Item = OutboxEntry>,
+        is_complete: bool,
+    ) {
         let found: Entries = found.into_iter().map(|entry| (order_key(&entry), entry)).collect();
         let last = found.last_key_value().map(|(key, _)| *key).filter(|_| !is_complete);
         let is_read = |key: &OrderKey| last.is_none_or(|last| *key <= last);
@@ -112,10 +118,11 @@ impl Outbox {
         lock(&self.waiting).extend(new.into_iter().map(|entry| (order_key(&entry), entry)));
     }
 
-    /// Delivers the entries that are due, and then repeats marks, until `FAILURES_MAX` of them fail.
-    /// After `TURN_TIME` it begins no more of either. It waits for those in flight, and abandons them at `deadline`. If another task of
-    /// this process is delivering, it does nothing; while the destination is left alone, it only
-    /// repeats marks.
+    /// Delivers the entries that are due, and then repeats the marks that failed. After `TURN_TIME`
+    /// it begins no more of either. It waits for those in flight, and abandons them at `deadline`.
+    ///
+    /// If another task of this process is delivering, it does nothing. While the destination is
+    /// left alone, it only repeats marks.
     pub(crate) async fn deliver(
         &self,
         client: &Client,
@@ -125,7 +132,7 @@ impl Outbox {
         let mut deliveries = Deliveries::default();
         let Ok(mut left_alone_until) = self.turn.try_lock() else { return deliveries };
         let until = Instant::now() + TURN_TIME;
-        let (due, unmarked) = self.due();
+        let (due, unmarked) = self.due_and_unmarked();
         let mut due = due.into_iter();
         let mut begun = FuturesUnordered::new();
         let mut failures = 0;
@@ -149,6 +156,19 @@ impl Outbox {
                 *left_alone_until = Instant::now() + self.sender.pause(1);
             }
         }
+        let marks = self.repeat_marks(client, table, unmarked, until);
+        deliveries.failed += tokio::time::timeout_at(deadline, marks).await.unwrap_or_default();
+        deliveries
+    }
+
+    /// Repeats marks. Returns the number of those that failed again.
+    async fn repeat_marks(
+        &self,
+        client: &Client,
+        table: &str,
+        unmarked: Vec<(OutboxEntry, OutboxEntry)>,
+        until: Instant,
+    ) -> u64 {
         let failed = &AtomicUsize::new(0);
         let marks = unmarked.into_iter().map(|(found, new)| async move {
             if Instant::now() < until
@@ -158,16 +178,14 @@ impl Outbox {
                 failed.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let marks = stream::iter(marks).buffer_unordered(DELIVERIES_AT_ONCE).count();
-        let _ = tokio::time::timeout_at(deadline, marks).await;
-        deliveries.failed += u64::try_from(failed.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
-        deliveries
+        stream::iter(marks).buffer_unordered(DELIVERIES_AT_ONCE).count().await;
+        u64::try_from(failed.load(Ordering::Relaxed)).unwrap_or(u64::MAX)
     }
 
-    /// The entries to deliver, those with fewer attempts first: alerts that the destination never
-    /// accepts hold up no new one. And the entries whose mark must be repeated, with their new
-    /// state.
-    fn due(&self) -> (Vec<OutboxEntry>, Vec<(OutboxEntry, OutboxEntry)>) {
+    /// The entries to deliver, and the marks to repeat. Entries with fewer attempts come first, so
+    /// that alerts that the destination never accepts hold up no new one. A mark is an entry as it
+    /// was found, with its new state.
+    fn due_and_unmarked(&self) -> (Vec<OutboxEntry>, Vec<(OutboxEntry, OutboxEntry)>) {
         let (waiting, unmarked) = (lock(&self.waiting), lock(&self.unmarked));
         let (mut due, mut marks) = (Vec::new(), Vec::new());
         for (key, found) in waiting.iter().filter(|(_, entry)| is_due(entry)) {
@@ -223,7 +241,7 @@ impl Outbox {
     ) -> bool {
         let mut backoff = Backoff::until(Instant::now() + MARK_TIME);
         let error = loop {
-            match replace(client, table, old, new).await {
+            match write_mark(client, table, old, new).await {
                 Ok(is_open) => {
                     lock(&self.unmarked).remove(&order_key(old));
                     lock(&self.waiting).remove(&order_key(old));
@@ -271,7 +289,7 @@ fn source(client: &Client, table: &str) -> String {
 }
 
 /// Replaces an open entry in the table; false if the entry is no longer open.
-async fn replace(
+async fn write_mark(
     client: &Client,
     table: &str,
     old: &OutboxEntry,
@@ -358,7 +376,7 @@ mod tests {
     fn entries_that_failed_often_wait_for_new_ones() {
         let outbox = outbox();
         outbox.add([entry(1, 7), entry(2, 0), entry(3, 7), entry(4, 1)]);
-        let (due, marks) = outbox.due();
+        let (due, marks) = outbox.due_and_unmarked();
         assert_eq!(due, [entry(2, 0), entry(4, 1), entry(1, 7), entry(3, 7)]);
         assert!(marks.is_empty());
     }
@@ -372,11 +390,11 @@ mod tests {
             let sent = OutboxEntry { state: OutboxState::Sent, ..entry(second, 0) };
             lock(&outbox.unmarked).insert(order_key(&sent), sent);
         }
-        outbox.replace([entry(2, 0), entry(4, 0)], false);
+        outbox.learn_read([entry(2, 0), entry(4, 0)], false);
         assert_eq!(waiting(), [2, 4, 5].map(|second| entry(second, 0)));
-        let (due, marks) = outbox.due();
+        let (due, marks) = outbox.due_and_unmarked();
         assert_eq!((due.len(), marks.len()), (2, 1), "the mark of the newest is kept");
-        outbox.replace([entry(4, 0)], true);
+        outbox.learn_read([entry(4, 0)], true);
         assert_eq!(waiting(), [entry(4, 0)]);
     }
 }

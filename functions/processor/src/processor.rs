@@ -69,7 +69,8 @@ impl Processor {
         Ok(self.deliver_known_alerts(deadline).await)
     }
 
-    /// Reads the waiting alerts of the outbox, if what is known is a minute old.
+    /// Reads the waiting alerts of the outbox if the last read is a minute old, or if it was not
+    /// complete and all alerts that it found are closed.
     async fn read_alerts(&self, deadline: Instant) -> Result<(), String> {
         let Some(outbox) = self.outbox.as_deref().filter(|_| !self.is_elsewhere()) else {
             return Ok(());

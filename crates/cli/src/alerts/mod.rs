@@ -12,6 +12,7 @@ use sluicegate::{Clock as _, SystemClock};
 use sluicegate_core::{OutboxEntry, OutboxState, Thresholds};
 
 use crate::confirm::Confirm;
+use crate::connection::Connection;
 use crate::error::CliError;
 use crate::limits::{Level, name};
 use crate::options::Options;
@@ -35,8 +36,9 @@ item was left out, 2 bad input or not confirmed, 5 the table could not be used."
 pub(crate) enum Args {
     /// Store thresholds; other limits of the same level keep theirs.
     ///
-    /// A percentage is of a calendar limit's amount, in the usage windows of its calendar. An amount
-    /// is of one kind of usage window: 500/day. The processor must count that kind of window.
+    /// A percentage is of a calendar limit's amount, in the usage windows of its calendar. An
+    /// amount is of one kind of usage window: 500/day. The processor must count that kind of
+    /// window.
     #[command(after_help = "\
 Examples:
   sluicegate alerts set --entity team-7 usd=80%,100%
@@ -150,36 +152,39 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             output::outbox(&shown, options)?;
             return Ok(entries.exit_code());
         }
-        Args::Retry { ids } => {
-            let entries = readable(connection.reader().outbox()).await?;
-            let given_up = entries.items.iter().filter(|entry| entry.state == OutboxState::Failed);
-            let mut chosen: Vec<_> = given_up.collect();
-            if !ids.is_empty() {
-                let id = |entry: &OutboxEntry| entry.alert.id().to_string();
-                let is_given_up = |named: &&String| chosen.iter().any(|entry| id(entry) == **named);
-                if let Some(other) = ids.iter().find(|named| !is_given_up(named)) {
-                    return Err(CliError::Attention(format!(
-                        "no alert {other} was given up; nothing was done, `sluicegate alerts outbox` lists them as failed"
-                    )));
-                }
-                chosen.retain(|entry| ids.contains(&id(entry)));
-            }
-            chosen.sort_by_key(|entry| entry.at);
-            let mut opened = Vec::new();
-            for entry in chosen {
-                let now = SystemClock.now();
-                if configured.retry_alert(entry, now).await? {
-                    let state = OutboxState::Open { attempts: 0, next_at: now };
-                    opened.push(OutboxEntry { state, ..entry.clone() });
-                }
-            }
-            if opened.is_empty() && !options.is_json() {
-                crate::output::line("no alert was given up")?;
-            } else {
-                output::outbox(&opened.iter().collect::<Vec<_>>(), options)?;
-            }
-            return Ok(entries.exit_code());
-        }
+        Args::Retry { ids } => return retry(&connection, &ids, options).await,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the entries of these alerts again, or of all that were given up if none is named.
+async fn retry(
+    connection: &Connection,
+    ids: &[String],
+    options: &Options,
+) -> Result<ExitCode, CliError> {
+    let entries = readable(connection.reader().outbox()).await?;
+    let given_up = entries.items.iter().filter(|entry| entry.state == OutboxState::Failed);
+    let mut chosen: Vec<_> = given_up.collect();
+    if !ids.is_empty() {
+        let id = |entry: &OutboxEntry| entry.alert.id().to_string();
+        let is_given_up = |named: &&String| chosen.iter().any(|entry| id(entry) == **named);
+        if let Some(other) = ids.iter().find(|named| !is_given_up(named)) {
+            return Err(CliError::Attention(format!(
+                "no alert with the id {other} was given up, so nothing was done; `sluicegate alerts outbox` lists those that were given up as failed"
+            )));
+        }
+        chosen.retain(|entry| ids.contains(&id(entry)));
+    }
+    chosen.sort_by_key(|entry| entry.at);
+    let (configured, mut opened) = (connection.configured(), Vec::new());
+    for entry in chosen {
+        opened.extend(configured.retry_alert(entry, SystemClock.now()).await?);
+    }
+    if opened.is_empty() && !options.is_json() {
+        crate::output::line("no alert was given up")?;
+    } else {
+        output::outbox(&opened.iter().collect::<Vec<_>>(), options)?;
+    }
+    Ok(entries.exit_code())
 }

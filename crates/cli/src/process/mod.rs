@@ -4,7 +4,7 @@
 mod checkpoints;
 
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ use checkpoints::CheckpointFile;
 const BATCH_TIME: Duration = Duration::from_secs(60);
 /// The time between two progress lines, and between two saved checkpoints.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// The time for one turn of deliveries: it begins them for ten seconds, and then waits for those in
+/// flight.
+const DELIVERY_TIME: Duration = Duration::from_secs(20);
 
 /// Count a table's stream in usage windows, where there is no Lambda to do it.
 ///
@@ -105,7 +108,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     if let Some(checkpoints) = file.as_ref().map(CheckpointFile::load).transpose()?.flatten() {
         poller = poller.starting_after(checkpoints);
     }
-    let mut has_all_alerts = true;
+    let mut outbox_was_read = true;
     if args.once {
         let mut ended = Ok(());
         let mut shutdown = pin!(shutdown);
@@ -120,25 +123,18 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         let drained = poller.drain_until(stop).await;
         save(file.as_ref(), &poller)?;
         drained.map_err(|error| unreadable(&error))?;
-        // A turn begins deliveries for some seconds only.
-        loop {
-            let sent_before = feed.totals().alerts_sent;
-            tokio::select! {
-                has_all = deliver_alerts(&processor, &feed) => has_all_alerts = has_all,
-                () = shutdown.as_mut(), if ended.is_ok() => break,
-            }
-            if ended.is_err() || feed.totals().alerts_sent == sent_before {
-                break;
-            }
-        }
+        outbox_was_read = match ended {
+            Ok(()) => deliver_backlog(&processor, &feed, shutdown.as_mut()).await,
+            Err(_) => deliver_alerts(&processor, &feed).await,
+        };
         report(&feed);
         ended?;
     } else {
         follow(&mut poller, &processor, shutdown, &feed, file.as_ref()).await?;
     }
     let totals = feed.totals();
-    let is_left = args.once && (!has_all_alerts || processor.has_waiting_alerts());
-    let needs_attention = totals.quarantined + totals.alerts_given_up > 0 || is_left;
+    let alerts_are_left = args.once && (!outbox_was_read || processor.has_waiting_alerts());
+    let needs_attention = totals.quarantined + totals.alerts_given_up > 0 || alerts_are_left;
     Ok(if needs_attention { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
@@ -172,13 +168,32 @@ async fn follow<S: Source>(
     }
 }
 
-/// Delivers the alerts that are due, also those that an earlier run left. False if they could not be
-/// read.
+/// Delivers the alerts that are due, turn after turn, until a turn sends none: one turn may not
+/// reach the end of a backlog. False if the outbox could not be read.
+async fn deliver_backlog(
+    processor: &Processor,
+    feed: &Feed,
+    mut stopped: Pin<&mut (impl Future<Output = ()> + Send)>,
+) -> bool {
+    loop {
+        let sent_before = feed.totals().alerts_sent;
+        let was_read = tokio::select! {
+            was_read = deliver_alerts(processor, feed) => was_read,
+            () = stopped.as_mut() => return true,
+        };
+        if !was_read || feed.totals().alerts_sent == sent_before {
+            return was_read;
+        }
+    }
+}
+
+/// Delivers the alerts that are due, also those that an earlier run left. False if the outbox could
+/// not be read.
 async fn deliver_alerts(processor: &Processor, feed: &Feed) -> bool {
-    match processor.deliver_alerts(Instant::now() + 2 * REPORT_INTERVAL).await {
+    match processor.deliver_alerts(Instant::now() + DELIVERY_TIME).await {
         Ok(deliveries) => feed.add_deliveries(&deliveries),
         Err(reason) => {
-            say(&format!("alerts are not delivered yet, trying again: {reason}"));
+            say(&format!("the alerts could not be read, so none was delivered: {reason}"));
             return false;
         }
     }

@@ -136,7 +136,9 @@ async fn alerts_that_were_given_up_are_delivered_after_a_retry() {
             put.send().await.unwrap();
         }
         let listed = shell.run("alerts outbox --output json").json(0);
-        assert!(shell.run("alerts retry 12").error(1).contains("no alert 12 was given up"));
+        assert!(
+            shell.run("alerts retry 12").error(1).contains("no alert with the id 12 was given up")
+        );
         let id = listed[0]["id"].as_str().unwrap();
         let opened = shell.run(&format!("alerts retry {id} --output json")).json(0);
         assert_eq!((&opened[0]["id"], &opened[0]["state"]), (&listed[0]["id"], &json!("open")));

@@ -44,10 +44,10 @@ impl WindowState {
         state
     }
 
-    /// Takes in the amounts of the newest records that the window counted
-    /// ([`calendar_amounts`]). Its item lacks an amount if a processor without alerts counted them.
-    /// The item keeps the amount of a limit whose calendar changed. This drops that amount from the
-    /// state, because the limit has none for this window any more.
+    /// Takes in the amounts of the newest records that the window counted ([`calendar_amounts`]).
+    /// The window's item lacks an amount if a processor without alerts counted those records: then
+    /// the state gets it. The item still has the amount of a limit whose calendar changed: then the
+    /// state drops it, because the limit has none for this window any more.
     pub fn take_amounts(&mut self, newest: BTreeMap<LimitName, Option<Millitokens>>) {
         for (limit, amount) in newest {
             match amount {

@@ -341,9 +341,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Replaces the known image of a bucket by that of an answer, or by one that was computed from a
-    /// write. It does so even if another queue of the process has learned a newer one, which comes
-    /// back with the next [`learn_if_newer`](WriteQueue::learn_if_newer). A computed image is
+    /// Replaces the known image of a bucket by that of an answer, or by one that was computed from
+    /// a write. It does so even if another queue of the process has learned a newer one, which
+    /// comes back with the next [`learn_if_newer`](WriteQueue::learn_if_newer). A computed image is
     /// authoritative only if the table acknowledged a new item.
     fn take_image(
         &mut self,

@@ -14,8 +14,8 @@ use crate::{
 /// of requests.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
 /// After an upkeep write that changes the item's limits was outrun, the queue tries it again only
-/// if no process has claimed for this many milliseconds. A process that claims more often than this learns of newer
-/// limits within a minute, and writes them itself.
+/// if no process has claimed for this many milliseconds. A process that claims more often than this
+/// learns of newer limits within a minute, and writes them itself.
 const QUIET_MS: u64 = 4_000;
 
 /// The newest knowledge of a bucket.

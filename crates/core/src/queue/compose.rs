@@ -194,8 +194,8 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// For each bucket: true if `answered_since_entry` is false for all of these requests, so that the
-    /// image may be out of date.
+    /// For each bucket: true if `answered_since_entry` is false for all of these requests, so that
+    /// the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| {
             !members.iter().any(|member| member.answered_since_entry[index])

@@ -129,9 +129,9 @@ impl<W> WriteQueue<W> {
 /// The returned and counted amounts of a lease that takes nothing, for those of its limits that the
 /// bucket has. If there is no item, the bucket is full, so the returned tokens do not fit.
 ///
-/// `in_doubt` holds the amounts that a lost write of this lease may have taken. Each of their limits
-/// gets a returned amount, zero if nothing is returned, so that a write happens and fences the lost
-/// one.
+/// `in_doubt` holds the amounts that a lost write of this lease may have taken. Each of their
+/// limits gets a returned amount, zero if nothing is returned, so that a write happens and fences
+/// the lost one.
 fn settled(
     image: Option<&CompositeBucket>,
     configuration: &Configuration,

@@ -30,10 +30,10 @@ impl<W> WriteQueue<W> {
     /// Ends all unacked writes: the write that just happened has fenced them, so none of them can
     /// happen while the item remembers their ids. A fence succeeds only if the item has none of
     /// those ids. So a fenced write had not happened, unless the item had forgotten its id by then.
-    /// It may have forgotten the id if its list of ids is full and has none of the ids any more that
-    /// were there when the write was sent (`ids_before`, `image_cannot_tell`). Then the write is
-    /// ambiguous. The fence itself adds ids, and may push out the last of those. So a write that had
-    /// not happened may count as ambiguous, too.
+    /// An item may have forgotten an id if its list of ids is full and has none of the ids that it
+    /// had when the write was sent (`ids_before`, `image_cannot_tell`). Then the write is
+    /// ambiguous. The fence itself adds ids, which may push out the last of `ids_before`. So a
+    /// write that had not happened may count as ambiguous, too.
     ///
     /// Of an ambiguous write, waiting requests that must not be repeated (`must_not_repeat`) end as
     /// ambiguous. The others wait on.

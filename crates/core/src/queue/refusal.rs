@@ -150,9 +150,9 @@ impl<W> WriteQueue<W> {
 
     /// Refuses a request that was passed over (the requests before it took the tokens that it
     /// needs), if a later answer shows that those requests left too little. Refill counts up to the
-    /// time when it was passed over; later refill counts only if a write has claimed it. Other later
-    /// refill must not grant the request: that would be waiting, and its caller did not ask to
-    /// wait. After a boundary of a calendar the request is not refused here.
+    /// time when it was passed over; later refill counts only if a write has claimed it. Other
+    /// later refill must not grant the request: that would be waiting, and its caller did not ask
+    /// to wait. After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,

@@ -193,8 +193,8 @@ impl Directory {
                     return Ok(Some(Learned::Limits(scope.clone(), newer)));
                 }
                 self.limits.insert(scope.clone(), dated.clone());
-                // A level that was not remembered counts as unchanged: hardly any configuration was
-                // built from it, and such a one is valid for a minute at most.
+                // A level that was not remembered counts as unchanged. Few configurations were
+                // built from it, and each of them is valid for a minute at most.
                 if before.is_some_and(|before| before.version() != dated.version()) {
                     self.note_change(scope);
                 }

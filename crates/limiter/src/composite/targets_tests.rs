@@ -177,8 +177,8 @@ async fn nothing_is_read_for_a_request_without_time() {
     assert_eq!(store.table.reads.load(Ordering::Relaxed), reads + 1);
 }
 
-/// If the first write happened after all, the queue gives its tokens back: the request must not take
-/// them for its own when it enters again.
+/// If the first write happened after all, the queue gives its tokens back: the request must not
+/// take them for its own when it enters again.
 #[tokio::test]
 async fn a_request_whose_limits_are_read_again_enters_under_another_id() {
     let (store, clock) = (store(1_000), clock());

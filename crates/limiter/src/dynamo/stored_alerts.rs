@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::{AttributeValue, Delete, Put, ReturnValue, TransactWriteItem};
-use sluicegate_core::keys::{self, ItemKey, LimitsScope};
+use aws_sdk_dynamodb::types::{Delete, Put, ReturnValue, TransactWriteItem};
+use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
     AlertSettings, EpochMillis, LimitName, OutboxEntry, OutboxState, Thresholds,
 };
@@ -18,8 +18,8 @@ use super::stored_expressions::{self as expressions, StoredUpdate};
 use super::transact::CONDITION_FAILED;
 
 impl ConfigStore {
-    /// Stores the thresholds of limits, from 1 to 50, all or none of them. Other limits of the scope
-    /// keep theirs. Processors with alerts switched on follow within a minute. Returns the
+    /// Stores the thresholds of limits, from 1 to 50, all or none of them. Other limits of the
+    /// scope keep theirs. Processors with alerts switched on follow within a minute. Returns the
     /// thresholds that the scope has now. One request.
     ///
     /// # Errors
@@ -66,8 +66,9 @@ impl ConfigStore {
         self.change_alerts(scope, expressions::delete_alerts(limits)).await
     }
 
-    /// Opens an entry of the outbox again whose alert was given up: a processor delivers it as a new
-    /// one. False, and nothing changes, if it is no longer given up. Two writes in a transaction.
+    /// Opens an entry of the outbox again whose alert was given up, and returns the open entry. A
+    /// processor delivers it as a new one. `None`: the entry is no longer given up, and nothing
+    /// changed. Two writes in a transaction.
     ///
     /// # Errors
     /// [`ConfigError::Request`].
@@ -75,7 +76,7 @@ impl ConfigStore {
         &self,
         given_up: &OutboxEntry,
         now: EpochMillis,
-    ) -> Result<bool, ConfigError> {
+    ) -> Result<Option<OutboxEntry>, ConfigError> {
         const OPERATION: &str = "TransactWriteItems";
         let failed = |error: BuildError| {
             let (table, source) = (self.table().to_owned(), error.into());
@@ -83,25 +84,26 @@ impl ConfigStore {
         };
         let state = OutboxState::Open { attempts: 0, next_at: now };
         let open = OutboxEntry { state, ..given_up.clone() };
+        let condition = expressions::is_given_up();
         let delete = Delete::builder()
             .table_name(self.table())
             .set_key(Some(expressions::key(&given_up.key())))
-            .condition_expression("#n0 = :v0")
-            .expression_attribute_names("#n0", keys::STATE)
-            .expression_attribute_values(":v0", AttributeValue::S(keys::FAILED.to_owned()));
+            .condition_expression(condition.expression)
+            .set_expression_attribute_names(Some(condition.placeholders.names))
+            .set_expression_attribute_values(Some(condition.placeholders.values));
         let put = Put::builder().table_name(self.table()).set_item(Some(open.to_item().into()));
         let items = [
             TransactWriteItem::builder().delete(delete.build().map_err(failed)?).build(),
             TransactWriteItem::builder().put(put.build().map_err(failed)?).build(),
         ];
         let request = self.client().transact_write_items().set_transact_items(Some(items.into()));
-        let Err(error) = request.send().await else { return Ok(true) };
+        let Err(error) = request.send().await else { return Ok(Some(open)) };
         if let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
             error.as_service_error()
             && let Some(reason) = cancelled.cancellation_reasons().first()
             && reason.code() == Some(CONDITION_FAILED)
         {
-            return Ok(false);
+            return Ok(None);
         }
         Err(RequestError::of(OPERATION, self.table(), error).into())
     }

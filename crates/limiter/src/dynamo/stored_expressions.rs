@@ -177,6 +177,13 @@ pub(super) fn delete_alerts(limits: &[LimitName]) -> StoredUpdate {
     built
 }
 
+/// The condition that an entry of the outbox is given up.
+pub(super) fn is_given_up() -> StoredUpdate {
+    let mut built = StoredUpdate::default();
+    built.expression = built.placeholders.assignment(keys::STATE, text(keys::FAILED));
+    built
+}
+
 /// Replaces limits by tombstones and increases the item's version, on condition that it exists.
 pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpdate {
     let mut built = StoredUpdate::default();

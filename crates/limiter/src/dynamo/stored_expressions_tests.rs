@@ -61,6 +61,7 @@ fn every_update() {
     let list = Thresholds::parse(&usd, "80%,150/month").unwrap();
     insta::assert_snapshot!("set_alerts", update(&set_alerts(&[(usd.clone(), list)].into())));
     insta::assert_snapshot!("delete_alerts", update(&delete_alerts(&[usd])));
+    insta::assert_snapshot!("is_given_up", update(&is_given_up()));
 
     let names = rules.map(|(limit, _)| limit);
     let delete = delete_limits(&names, at(1_706_000_000_001));

@@ -24,7 +24,7 @@ use super::acquire::{Decision, Failure, statuses};
 use super::script::ACQUIRE;
 use super::script_bucket::{Image, ScriptBucket};
 use super::shared_calls::{CallResult, CallWaiter, Shape};
-use crate::call::{CallContext, as_deadline, new_id, until};
+use crate::call::{CallContext, as_deadline, in_time, new_id};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, LimitStatus};
@@ -35,9 +35,9 @@ use crate::store::{Correction, Grant, Request};
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The time for giving tokens back.
 const RETURN_TIME: Duration = Duration::from_secs(5);
-/// A call ends at the deadline of its last member, and the driver's error names the cause, as a
-/// caller's own timer cannot. So a caller waits this time for it.
-const LAST_WORD: Duration = Duration::from_millis(10);
+/// A caller waits this much longer than its deadline. The driver ends a call at the deadline of its
+/// last member, and its error names the cause. The caller's own timer cannot name it.
+const DRIVER_ERROR_TIME: Duration = Duration::from_millis(10);
 
 /// Sends the calls of a shape, in a task of its own: the answer to a call is awaited although its
 /// callers leave, or are not polled.
@@ -97,9 +97,9 @@ impl RedisStore {
                 tokio::spawn(async move { driver.decide(vec![waiter]).await });
             }
         }
-        let mut result = until(deadline, &mut waiting.receiver).await;
+        let mut result = in_time(deadline, &mut waiting.receiver).await;
         if result.is_err() {
-            result = timeout(LAST_WORD, &mut waiting.receiver).await;
+            result = timeout(DRIVER_ERROR_TIME, &mut waiting.receiver).await;
         }
         waiting.end(result)
     }
@@ -130,7 +130,7 @@ impl WaitingRequest<'_> {
         match result {
             Ok(result) => {
                 self.has_ended = true;
-                let ended = "the runtime of the call ended";
+                let ended = "the runtime that sent the call ended: try again";
                 result.unwrap_or_else(|_| Err(AcquireError::Unavailable(ended.into())))
             }
             Err(elapsed) => Err(AcquireError::Unavailable(elapsed.into())),
@@ -166,8 +166,11 @@ impl CallDriver {
     async fn decide(&self, mut members: Vec<CallWaiter>) {
         let (store, targets) = (&self.store, &self.shape.targets);
         loop {
-            for late in members.extract_if(.., |member| !member.has_time()) {
-                late.answer(Err(AcquireError::Unavailable("it was not sent in time".into())));
+            for late in members.extract_if(.., |member| !member.may_be_sent()) {
+                late.answer(Err(AcquireError::Unavailable(
+                    "the request was not sent before its deadline: try again, or give it longer"
+                        .into(),
+                )));
             }
             let Some(deadline) = members.iter().map(|member| member.deadline).max() else { return };
             let mut sum = members[0].amounts.clone();
@@ -187,7 +190,7 @@ impl CallDriver {
                     return self.grant(members, &images, path, context.cost.attempts);
                 }
                 Ok(Decision::Short(images, now)) => {
-                    members = self.refuse(members, &images, now);
+                    members = self.fitting(members, &images, now);
                     members.retain(|member| !member.sender.is_closed());
                     continue;
                 }
@@ -198,7 +201,9 @@ impl CallDriver {
             for member in members {
                 member.answer(Err(error.copy()));
             }
-            last.map(|last| last.answer(Err(error)));
+            if let Some(last) = last {
+                last.answer(Err(error));
+            }
             return;
         }
     }
@@ -221,9 +226,10 @@ impl CallDriver {
         }
     }
 
-    /// Nothing was taken. Refuses the members that do not fit alone, and returns the first that fit
-    /// together. The others wait again, before all others.
-    fn refuse(
+    /// Divides the members after the server refused their sum, of which nothing was taken. Refuses
+    /// those that do not fit alone, and returns the first that fit together. The others wait again,
+    /// before all other requests.
+    fn fitting(
         &self,
         members: Vec<CallWaiter>,
         images: &[Image],

@@ -61,10 +61,10 @@ pub(super) struct CallWaiter {
 }
 
 impl CallWaiter {
-    /// False if its time ended just before it was sent. If it is late by more than [`STARVED_MIN`],
-    /// the process had no processor time, and its caller waits some more
-    /// ([`until`](crate::call::until)).
-    pub(super) fn has_time(&self) -> bool {
+    /// False if its deadline passed at most [`STARVED_MIN`] ago: its caller has left, or is about
+    /// to. After a longer delay the process had no processor time, and the caller waits some more
+    /// ([`in_time`](crate::call::in_time)).
+    pub(super) fn may_be_sent(&self) -> bool {
         let late = Instant::now().checked_duration_since(self.deadline);
         late.is_none_or(|late| late > STARVED_MIN)
     }

@@ -125,8 +125,8 @@ pub(super) async fn give_back(decisions: &[Decision]) {
     }
 }
 
-/// Counts the amounts of each bucket, also if the client does not wait for the answer: Envoy reports a
-/// use once, and waits some milliseconds.
+/// Counts the amounts of each bucket, also if the client does not wait for the answer: Envoy
+/// reports a use once, and waits some milliseconds.
 pub(super) async fn adjust_all(
     state: &Arc<ServerState>,
     groups: Vec<Group>,

@@ -183,7 +183,7 @@ impl AcquireBody {
     ) -> AcquireAnswer {
         let ids = &state.reloadable().ids;
         let degraded = permit.is_some_and(|permit| permit.degraded().is_some());
-        let has_stored_parent = permit.is_none() && self.parent.is_none() && !self.no_cascade;
+        let must_look_up_parent = permit.is_none() && self.parent.is_none() && !self.no_cascade;
         let charged = permit.and_then(|permit| permit.buckets().nth(1));
         // A parent that has none of the limits yet is not charged, but it may be in a correction.
         let parent = charged.map(|bucket| bucket.entity.to_string()).or(self.parent);
@@ -192,7 +192,7 @@ impl AcquireBody {
             entity: self.entity,
             resource: self.resource,
             parent,
-            has_stored_parent,
+            must_look_up_parent,
             taken: if degraded { Amounts::new() } else { amounts },
             limits: self.limits,
             parent_limits: self.parent_limits,

@@ -94,7 +94,8 @@ pub(super) struct AdjustAnswer {
 /// Correct what a permit took.
 ///
 /// A correction is never refused, and a balance may go below zero. With an `Idempotency-Key`, all
-/// requests with the same key on the same permit make one correction. Without it, each makes another.
+/// requests with the same key on the same permit make one correction. Without it, each makes
+/// another.
 #[utoipa::path(
     post, path = "/v1/permits/{id}/adjust", tag = "acquire", request_body = AdjustBody,
     params(("id" = String, Path, description = "The id of the permit, from the newest answer"),
@@ -190,19 +191,19 @@ async fn correct(
             ) if once.is_none() => return Err(Problem::left_open(&error)),
             Err(error) => return Err(error.into()),
         };
-        let uncounted = if adjusted.already_made {
-            Uncounted { dropped_of: adjusted.dropped_of, must_repeat: false }
+        let added = if adjusted.already_made {
+            AddedLimits { missing: adjusted.dropped_of, must_repeat: false }
         } else {
-            let has_key = once.is_some();
-            count_new_limits(state, &granted, &by, &adjusted.dropped_of, has_key, has_repeated)
-                .await
+            let in_empty = match (&once, has_repeated) {
+                (None, _) => InEmptyBucket::Count,
+                (Some(_), false) => InEmptyBucket::Add,
+                (Some(_), true) => InEmptyBucket::Leave,
+            };
+            add_missing_limits(state, &granted, &by, &adjusted.dropped_of, in_empty).await
         };
-        let buckets = 1 + usize::from(granted.parent.is_some());
-        let dropped_by =
-            |limit: &LimitName| uncounted.dropped_of.iter().filter(|(_, of)| of == limit).count();
-        by.retain(|limit, _| dropped_by(limit) < buckets);
-        answer.dropped.extend(uncounted.dropped_of.iter().map(|(_, limit)| limit.to_string()));
-        if uncounted.must_repeat {
+        by.retain(|limit, _| !added.is_counted_nowhere(limit, &granted));
+        answer.dropped.extend(added.missing.iter().map(|(_, limit)| limit.to_string()));
+        if added.must_repeat {
             has_repeated = true;
             continue;
         }
@@ -216,51 +217,77 @@ async fn correct(
     Ok(Json(answer))
 }
 
-/// The limits of a correction that buckets did not have.
-struct Uncounted {
-    /// Those that could not be added.
-    dropped_of: Vec<(EntityId, LimitName)>,
-    /// True if limits were added to a bucket that has no mark of the correction: sent again, the
-    /// correction counts them.
+/// The result of adding limits that buckets did not have.
+struct AddedLimits {
+    /// The limits that could not be added, with the entities of the buckets.
+    missing: Vec<(EntityId, LimitName)>,
+    /// True if a bucket got limits and no amounts. The same correction, sent again, counts them.
     must_repeat: bool,
 }
 
-/// Adds limits to the buckets, the child's and the parent's, that do not have them, and counts their
-/// amounts. In a bucket that got nothing of a correction with a key, it only adds them, and only if
-/// the correction was not repeated yet.
-async fn count_new_limits(
+impl AddedLimits {
+    /// True if neither the child's nor the parent's bucket counted the limit.
+    fn is_counted_nowhere(&self, limit: &LimitName, granted: &Granted) -> bool {
+        let mut missing = self.missing.iter().filter(|(_, of)| of == limit);
+        match granted.parent {
+            Some(_) => missing.count() > 1,
+            None => missing.any(|(entity, _)| entity.as_str() == granted.entity),
+        }
+    }
+}
+
+/// The treatment of a limit that is missing in a bucket in which the correction changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InEmptyBucket {
+    /// The correction has no key: its amount is counted at once.
+    Count,
+    /// The correction has a key, and left no mark in the bucket: the limit is only added. The
+    /// repeated correction counts its amount.
+    Add,
+    /// The correction was repeated already: the limit is left out.
+    Leave,
+}
+
+/// Adds limits to the buckets, the child's and the parent's, that do not have them, and counts
+/// their amounts.
+async fn add_missing_limits(
     state: &ServerState,
     granted: &Granted,
     by: &Amounts,
-    dropped_of: &[(EntityId, LimitName)],
-    has_key: bool,
-    has_repeated: bool,
-) -> Uncounted {
-    let mut uncounted = Uncounted { dropped_of: Vec::new(), must_repeat: false };
-    for (entity, limit) in dropped_of {
-        let is_dropped = |limit| dropped_of.contains(&(entity.clone(), LimitName::clone(limit)));
-        let only_adds = has_key && by.keys().all(is_dropped);
-        let is_child = entity.as_str() == granted.entity || granted.parent_limits.is_empty();
-        let limits = parsed(if is_child { &granted.limits } else { &granted.parent_limits });
+    missing: &[(EntityId, LimitName)],
+    in_empty: InEmptyBucket,
+) -> AddedLimits {
+    let mut added = AddedLimits { missing: Vec::new(), must_repeat: false };
+    for (entity, limit) in missing {
+        let is_missing = |limit| missing.contains(&(entity.clone(), LimitName::clone(limit)));
+        let is_empty = by.keys().all(is_missing);
+        let only_adds = is_empty && in_empty == InEmptyBucket::Add;
+        let may_add =
+            by.of(limit) > Millitokens::ZERO && !(is_empty && in_empty == InEmptyBucket::Leave);
         let amount = if only_adds { Millitokens::ZERO } else { by.of(limit) };
-        let amounts = [(limit.clone(), amount)].into();
-        let is_counted = match limits {
-            Ok(limits) if by.of(limit) > Millitokens::ZERO && !(only_adds && has_repeated) => {
-                let counted = state.count_new_limits(entity, &granted.resource, limits, &amounts);
-                let counted = counted.await;
-                counted
-                    .inspect_err(|error| tracing::warn!(%error, "a new limit was not counted"))
-                    .is_ok()
-            }
-            _ => false,
-        };
-        if is_counted {
-            uncounted.must_repeat |= only_adds;
+        if may_add && count_new_limit(state, granted, entity, limit, amount).await {
+            added.must_repeat |= only_adds;
         } else {
-            uncounted.dropped_of.push((entity.clone(), limit.clone()));
+            added.missing.push((entity.clone(), limit.clone()));
         }
     }
-    uncounted
+    added
+}
+
+/// Adds a limit to the bucket of this entity and counts the amount. False if that failed.
+async fn count_new_limit(
+    state: &ServerState,
+    granted: &Granted,
+    entity: &EntityId,
+    limit: &LimitName,
+    amount: Millitokens,
+) -> bool {
+    let is_child = entity.as_str() == granted.entity || granted.parent_limits.is_empty();
+    let limits = parsed(if is_child { &granted.limits } else { &granted.parent_limits });
+    let Ok(limits) = limits else { return false };
+    let amounts = [(limit.clone(), amount)].into();
+    let counted = state.count_new_limits(entity, &granted.resource, limits, &amounts).await;
+    counted.inspect_err(|error| tracing::warn!(%error, "a new limit was not counted")).is_ok()
 }
 
 fn request<'a>(
@@ -277,7 +304,7 @@ fn request<'a>(
     }
     request = match &granted.parent {
         Some(parent) => request.cascade_to(parent),
-        None if granted.has_stored_parent => request,
+        None if granted.must_look_up_parent => request,
         None => request.no_cascade(),
     };
     if let Some(key) = once {

@@ -19,7 +19,7 @@ use crate::permit_id::RefusedId;
 pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
-    /// True if the same request may be sent again, if the status is 503.
+    /// If the status is 503: true if the client may send the same request again.
     may_be_repeated: bool,
 }
 
@@ -52,7 +52,8 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// A correction without a key was not answered: the same request could make it twice.
+    /// A correction without a key may have been made, in whole or in part: the same request could
+    /// make it twice.
     pub(crate) fn left_open(error: &AdjustError) -> Self {
         let detail = "the correction may have been made: do not repeat it, and send an Idempotency-Key with the next one";
         Self { may_be_repeated: false, ..Self::unavailable(error, detail) }

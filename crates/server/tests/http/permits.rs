@@ -258,7 +258,8 @@ async fn a_limit_that_was_deleted_does_not_keep_the_others_from_being_released()
     .await;
 }
 
-/// Otherwise a change of the price would charge the estimate at one price and the difference at another.
+/// Otherwise a change of the price would charge the estimate at one price and the difference at
+/// another.
 #[tokio::test]
 async fn corrections_are_priced_as_their_permit() {
     let folder = tempfile::tempdir().unwrap();

@@ -46,7 +46,8 @@ end
 if has_any then
   write(bucket, id)
 end
--- Where nothing was made, the same correction can be made once an acquire has added the limits.
+-- If no limit was corrected, there is no mark: the same correction can be made once an acquire has
+-- added the limits.
 if mark and (has_any or #dropped == 0) then
   redis.call('SET', mark, '', 'PX', ARGV[2])
 end
