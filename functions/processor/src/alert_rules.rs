@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::query::builders::QueryFluentBuilder;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, KeyRange, SortKeys};
@@ -47,14 +48,16 @@ impl ThresholdsCache {
         deadline: Instant,
     ) -> Result<Arc<AlertRules>, WriteError> {
         let mut loaded = self.0.lock().await;
+        // Right after the marks of the last read, only a consistent read shows them all.
+        let reads_on = outbox.is_some_and(Outbox::must_read_on);
         if let Some(Loaded { at, rules }) = &*loaded
             && at.elapsed() < MAX_AGE
-            && !outbox.is_some_and(Outbox::must_read_on)
+            && !reads_on
         {
             return Ok(Arc::clone(rules));
         }
         let at = Instant::now();
-        let rules = Arc::new(read(client, settings, outbox, deadline).await?);
+        let rules = Arc::new(read(client, settings, outbox, reads_on, deadline).await?);
         *loaded = Some(Loaded { at, rules: Arc::clone(&rules) });
         Ok(rules)
     }
@@ -64,13 +67,15 @@ async fn read(
     client: &Client,
     settings: &Settings,
     outbox: Option<&Outbox>,
+    is_consistent: bool,
     deadline: Instant,
 ) -> Result<AlertRules, WriteError> {
     let mut backoff = Backoff::until(deadline);
     let range = outbox.map_or_else(KeyRange::alert_settings, |_| KeyRange::alerts());
     let (mut start, mut found, mut waiting) = (None, Vec::new(), Vec::new());
     loop {
-        match read_page(client, settings, range.clone(), start.clone(), deadline).await {
+        let query = query(client, settings, range.clone(), start.clone());
+        match read_page(query.consistent_read(is_consistent), deadline).await {
             Ok(page) => {
                 found.extend(page.settings);
                 waiting.extend(page.waiting);
@@ -99,13 +104,12 @@ struct Page {
     next: Option<HashMap<String, AttributeValue>>,
 }
 
-async fn read_page(
+fn query(
     client: &Client,
     settings: &Settings,
     range: KeyRange,
     start: Option<HashMap<String, AttributeValue>>,
-    deadline: Instant,
-) -> Result<Page, WriteError> {
+) -> QueryFluentBuilder {
     let KeyRange { partition, sort, .. } = range;
     let request = client
         .query()
@@ -115,7 +119,7 @@ async fn read_page(
         .expression_attribute_names("#n1", keys::SK)
         .return_consumed_capacity(ReturnConsumedCapacity::Total)
         .set_exclusive_start_key(start);
-    let request = match sort {
+    match sort {
         SortKeys::Prefix(prefix) => request
             .key_condition_expression("#n0 = :v0 AND begins_with(#n1, :v1)")
             .expression_attribute_values(":v1", AttributeValue::S(prefix)),
@@ -123,7 +127,10 @@ async fn read_page(
             .key_condition_expression("#n0 = :v0 AND #n1 BETWEEN :v1 AND :v2")
             .expression_attribute_values(":v1", AttributeValue::S(first))
             .expression_attribute_values(":v2", AttributeValue::S(last)),
-    };
+    }
+}
+
+async fn read_page(request: QueryFluentBuilder, deadline: Instant) -> Result<Page, WriteError> {
     let output = match tokio::time::timeout_at(deadline, request.send()).await {
         Err(_) => return Err(WriteError::out_of_time()),
         // A person must look at an invalid query.

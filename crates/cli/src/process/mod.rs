@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
 use sluicegate_processor::{Destination, Processor, Settings, chain, is_region, region_warning};
@@ -168,8 +169,9 @@ async fn follow<S: Source>(
     }
 }
 
-/// Delivers the alerts that are due, turn after turn, until a turn sends none: one turn may not
-/// reach the end of a backlog. False if the outbox could not be read.
+/// Delivers the alerts that are due, turn after turn, until a turn sends none or the command is
+/// stopped: one turn may not reach the end of a backlog. A turn is not interrupted, because the
+/// destination may have accepted its deliveries. False if the outbox could not be read.
 async fn deliver_backlog(
     processor: &Processor,
     feed: &Feed,
@@ -177,11 +179,9 @@ async fn deliver_backlog(
 ) -> bool {
     loop {
         let sent_before = feed.totals().alerts_sent;
-        let was_read = tokio::select! {
-            was_read = deliver_alerts(processor, feed) => was_read,
-            () = stopped.as_mut() => return true,
-        };
-        if !was_read || feed.totals().alerts_sent == sent_before {
+        let was_read = deliver_alerts(processor, feed).await;
+        let is_stopped = stopped.as_mut().now_or_never().is_some();
+        if !was_read || is_stopped || feed.totals().alerts_sent == sent_before {
             return was_read;
         }
     }
