@@ -59,8 +59,8 @@ impl Processor {
     }
 
     /// Delivers the alerts that are due, without a batch. If the last read of the alerts in the
-    /// table is a minute old, it first reads them again. Without a destination, or if another
-    /// region counts the table, it does nothing.
+    /// table is a minute old, or left some unread and the others are delivered, it first reads
+    /// them again. Without a destination, or if another region counts the table, it does nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.
