@@ -105,16 +105,24 @@ impl Configuration {
         self.explicit.get(limit).or_else(stored).copied()
     }
 
-    /// This configuration, with those explicit limits of `other` that it does not name; `None`: it
-    /// names all of them.
+    /// This configuration, with those explicit limits of `other` that it does not name, and with the
+    /// stored limits of `other` if it has read none; `None`: nothing is added.
     #[must_use]
-    pub fn with_explicit_of(&self, other: &Self) -> Option<Self> {
+    pub fn completed_by(&self, other: &Self) -> Option<Self> {
         let is_missing = |(limit, _): &(&LimitName, &Rule)| self.rule(limit).is_none();
         let mut missing = other.explicit.iter().filter(is_missing).peekable();
-        missing.peek()?;
+        let adds_stored = self.stored.is_none() && other.stored.is_some();
+        if missing.peek().is_none() && !adds_stored {
+            return None;
+        }
         let mut both = self.clone();
-        let missing = missing.map(|(limit, rule)| (limit.clone(), *rule));
-        Arc::make_mut(&mut both.explicit).extend(missing);
+        if missing.peek().is_some() {
+            let missing = missing.map(|(limit, rule)| (limit.clone(), *rule));
+            Arc::make_mut(&mut both.explicit).extend(missing);
+        }
+        if adds_stored {
+            both.stored.clone_from(&other.stored);
+        }
         Some(both)
     }
 

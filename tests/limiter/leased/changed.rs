@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Counted, SECOND, leased};
 use crate::simulated::Simulated;
-use crate::support::{T0, at, bucket, name};
+use crate::support::{Shared as _, T0, at, bucket, name};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The time between two requests.
@@ -49,9 +49,12 @@ impl Configured {
 
     /// Stores limits of the system.
     fn set_limits(&self, limits: &[(&str, Rule)]) {
+        self.set_limits_of(LimitsScope::System, limits);
+    }
+
+    fn set_limits_of(&self, scope: LimitsScope, limits: &[(&str, Rule)]) {
         let rules = limits.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
         let passed = i64::try_from(self.start.elapsed().as_millis()).unwrap();
-        let scope = LimitsScope::System;
         let (dropped, updated_at) = (Default::default(), at(T0 + passed));
         let mut limits = self.limits.lock().unwrap();
         let version = limits.get(&scope).map_or(1, |stored| stored.version + 1);
@@ -226,6 +229,71 @@ async fn leased_prepared_anew_follows_its_limits() {
         admitted(2 * SECOND, &ask).await;
         let admitted = admitted(MINUTE, &ask).await;
         assert!(LOWERED.contains(&admitted), "{mode:?}: {admitted} admitted");
+    }
+}
+
+/// The bucket has the versions of the deleted level, as if this process had an old copy.
+#[tokio::test(start_paused = true)]
+async fn leased_follows_a_level_that_was_deleted_by_hand() {
+    for mode in MODES {
+        let table = Configured::new();
+        let limiter = table.limiter(mode);
+        let own = LimitsScope::Entity(bucket("u0", "r").entity);
+        table.set_limits(&[("rps", per_minute(60))]);
+        table.set_limits_of(own.clone(), &[("rps", per_minute(60_000))]);
+        let call = limiter.acquire("u0", "r").consume("rps", 1).no_cascade();
+        let call = call.prepare().await.unwrap();
+        let delete = || drop(table.limits.lock().unwrap().remove(&own));
+        let after = after_lowering(&table, delete, async || call.acquire().await.is_ok()).await;
+        assert!(LOWERED.contains(&after), "{mode:?}: {after} admitted");
+    }
+}
+
+/// The entity that prepared the call has larger limits of its own. They are not those of the others.
+#[tokio::test(start_paused = true)]
+async fn leased_prepared_for_others_brings_them_no_stored_limits() {
+    for mode in MODES {
+        let table = Configured::new();
+        let limiter = table.limiter(mode);
+        table.set_limits(&[("rps", per_minute(60))]);
+        let own = LimitsScope::Entity(bucket("u0", "r").entity);
+        table.set_limits_of(own, &[("rps", per_minute(60_000))]);
+        let call = limiter.acquire("u0", "r").consume("rps", 1).no_cascade();
+        let call = call.prepare().await.unwrap();
+        for _ in 0..3 {
+            // The second one finds nothing held, and the first one's write is in flight.
+            let second = async {
+                sleep(Duration::from_millis(2)).await;
+                drop(call.try_acquire_for("u1"));
+            };
+            let (first, ()) = tokio::join!(call.acquire_for("u1"), second);
+            drop(first.unwrap());
+            sleep(5 * SECOND).await;
+            let stored = table.counted.memory().stored(&bucket("u1", "r")).await.unwrap();
+            assert_eq!(stored.limits[&name("rps")].rule, per_minute(60), "{mode:?}");
+        }
+    }
+}
+
+/// The second request names all of its limits, so it reads none, and enters while the first one's
+/// write is prepared.
+#[tokio::test(start_paused = true)]
+async fn leased_requests_of_stored_limits_keep_them_beside_others() {
+    for mode in MODES {
+        for millis in 0..20 {
+            let table = Configured::new();
+            let limiter = table.limiter(mode);
+            table.set_limits(&[("tps", per_minute(60_000))]);
+            let rps = [Limit::per_minute("rps", 60_000)];
+            let request = || limiter.acquire("u0", "r").limits(rps.clone()).no_cascade();
+            let both = request().consume("rps", 1).consume("tps", 1);
+            let one = async {
+                sleep(Duration::from_millis(millis)).await;
+                request().consume("rps", 1).await
+            };
+            let (both, one) = tokio::join!(both, one);
+            assert!(both.is_ok() && one.is_ok(), "{mode:?}, {millis} ms: {both:?} {one:?}");
+        }
     }
 }
 

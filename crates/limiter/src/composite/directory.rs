@@ -234,6 +234,11 @@ impl Directory {
     /// before that and is answered later does not replace them: see [`learn`](Self::learn).
     #[cfg(feature = "dynamodb")]
     pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {
+        let known = self.limits.get(&stored.scope);
+        if known.is_some_and(|known| known.version() > Some(stored.version)) {
+            // The answers to two changes came in another order than they were made.
+            return self.note_change(&stored.scope);
+        }
         let dated = Dated { record: Some(Arc::new(stored.clone())), as_of: now };
         self.limits.insert(stored.scope.clone(), dated);
         self.note_change(&stored.scope);
@@ -280,5 +285,30 @@ impl Levels {
         StoredRules::of_levels(
             self.answers.iter().flatten().filter_map(|dated| dated.record.as_deref()),
         )
+    }
+}
+
+#[cfg(all(test, feature = "dynamodb"))]
+mod tests {
+    use super::*;
+
+    /// Two changes of this process, whose answers come in the other order.
+    #[test]
+    fn an_older_change_does_not_replace_a_newer_one() {
+        let directory = Directory::default();
+        let now = EpochMillis::new(1_769_608_800_000).unwrap();
+        let stored = |version| StoredLimits {
+            scope: LimitsScope::System,
+            rules: Default::default(),
+            dropped: Default::default(),
+            updated_at: now,
+            version,
+        };
+        for version in [6, 5] {
+            directory.note_limits(&stored(version), now);
+        }
+        let bucket = BucketId { entity: "u".parse().unwrap(), resource: "r".parse().unwrap() };
+        let known = directory.levels(&bucket, now).answers[3].clone();
+        assert_eq!(known.and_then(|known| known.version()), Some(6));
     }
 }

@@ -216,7 +216,9 @@ impl Leaser {
         let limit = limits.find(|limit| {
             configuration.rule(limit).is_some() && before.limits.contains_key(*limit)
         });
-        let Some(limit) = limit.filter(|_| !configuration.is_followed_by(before)) else {
+        // A level that was deleted by hand looks like an old copy: a lease reads the levels again.
+        let is_current = configuration.is_followed_by(before) && !configuration.is_behind(before);
+        let Some(limit) = limit.filter(|_| !is_current) else {
             return Ok(image);
         };
         let least = Millitokens::saturating(1);
@@ -272,6 +274,9 @@ impl Leaser {
             let in_flight = ledger.committing(limit);
             let limit_ledger = &mut ledger.limit_ledgers[index];
             let status = limits.iter().find(|status| status.limit == *limit);
+            // A bucket that lacks the limit would drop the debit. An exact lease adds the limit first.
+            let is_missing = image.is_some_and(|image| !image.limits.contains_key(limit));
+            let status = status.filter(|_| !is_missing);
             let balance = status.map_or(0, |status| status.available.get());
             let undebited = limit_ledger.used.saturating_add(in_flight);
             let allowed = unsigned(signed(threshold).saturating_sub(undebited));

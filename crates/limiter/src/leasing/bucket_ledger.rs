@@ -76,13 +76,14 @@ impl BucketLedger {
     }
 
     /// Gives the bucket these limits from now on. A limit that only another request brought stays,
-    /// because that request may wait for tokens of it.
+    /// because that request may wait for tokens of it. So do the stored limits, if this request did
+    /// not need any.
     pub(super) fn follow(&mut self, configuration: &Arc<Configuration>, interner: &Interner) {
         if self.configuration == *configuration {
             return;
         }
         // Another copy of the same limits would take a kilobyte.
-        match configuration.with_explicit_of(&self.configuration) {
+        match configuration.completed_by(&self.configuration) {
             None => self.configuration = interner.same(configuration),
             Some(both) if both == *self.configuration => {}
             Some(both) => self.configuration = interner.same(&Arc::new(both)),

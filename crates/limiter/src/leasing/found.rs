@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use sluicegate_core::EntityId;
+use sluicegate_core::{Configuration, EntityId};
 
 use super::leased::Leased;
 use super::leased_part::{FOUND_MS, LeasedPart};
@@ -14,6 +14,9 @@ use crate::store::{BucketGrant, Request};
 /// and a parent may get limits that it did not have.
 pub(super) struct Found {
     pub(super) parts: Vec<LeasedPart>,
+    /// The limits of the first bucket for another entity: those that the request names. The stored
+    /// ones are the preparing entity's own.
+    pub(super) for_others: Arc<Configuration>,
     /// The next comparison with the known data, epoch milliseconds.
     pub(super) until_ms: AtomicI64,
     /// The result of a later comparison that differed.
@@ -29,7 +32,9 @@ pub(super) const CHANGES_MAX: u32 = 64;
 impl Found {
     pub(super) fn new(parts: Vec<LeasedPart>, now_ms: i64, changes: u32) -> Self {
         let until_ms = AtomicI64::new(now_ms.saturating_add(FOUND_MS));
-        Self { parts, until_ms, next: OnceLock::new(), changes }
+        let explicit = |part: &LeasedPart| part.grant.configuration.explicit.clone();
+        let for_others = Configuration::explicit(parts.first().map(explicit).unwrap_or_default());
+        Self { parts, for_others: Arc::new(for_others), until_ms, next: OnceLock::new(), changes }
     }
 
     /// True if the next comparison is not due, or has been due for at most `more_ms`. False if the
@@ -53,6 +58,7 @@ impl Found {
     pub(super) fn first_part(&self, entity: EntityId) -> BucketGrant {
         let mut part = self.parts[0].grant.clone();
         part.bucket.entity = entity;
+        part.configuration = self.for_others.clone();
         part
     }
 }

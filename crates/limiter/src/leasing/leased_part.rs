@@ -19,16 +19,11 @@ pub(super) struct LeasedPart {
 }
 
 impl LeasedPart {
-    /// Takes the tokens from `bucket` if they are held. If few are left, leases more in the
-    /// background, by the limits of the request.
+    /// Takes the tokens if they are held. If few are left, leases more in the background, by the
+    /// limits of the request.
     // Always: a take would otherwise make one more call.
     #[inline(always)]
-    pub(super) fn take_from(
-        &self,
-        bucket: &Arc<LeasedBucket>,
-        leaser: &Arc<Leaser>,
-        now_ms: i64,
-    ) -> bool {
-        leaser.take(bucket, &self.demands, Some(&self.grant.configuration), now_ms)
+    pub(super) fn take(&self, leaser: &Arc<Leaser>, now_ms: i64) -> bool {
+        leaser.take(&self.bucket, &self.demands, Some(&self.grant.configuration), now_ms)
     }
 }

@@ -83,14 +83,14 @@ impl Prepared {
         let Some(found) = self.found(now_ms) else { return self.take_unprepared(&self.of.request) };
         let permit = self.take_prepared(found, now_ms);
         if permit.is_none() {
-            found.parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
+            found.parts.iter().for_each(|part| self.lease_soon(part));
         }
         permit
     }
 
     #[cold]
-    fn lease_soon(&self, bucket: &Arc<LeasedBucket>, part: &LeasedPart) {
-        self.leaser().renew_soon(bucket, Some(&part.grant.configuration));
+    fn lease_soon(&self, part: &LeasedPart) {
+        self.leaser().renew_soon(&part.bucket, Some(&part.grant.configuration));
     }
 
     fn leaser(&self) -> &Arc<Leaser> {
@@ -145,7 +145,7 @@ impl Prepared {
     #[inline]
     fn take_prepared<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
         let is_taken = match found.parts.as_slice() {
-            [part] => part.take_from(&part.bucket, self.leaser(), now_ms),
+            [part] => part.take(self.leaser(), now_ms),
             [] => false,
             parts => self.of.leased.take_held(parts, None),
         };
@@ -176,11 +176,12 @@ impl Prepared {
         };
         let permit = self.take_prepared_for(found, entity);
         if permit.is_none()
-            && let Some((first, others)) = found.parts.split_first()
+            && let Some((_, others)) = found.parts.split_first()
         {
             let key = KeyRef { entity, resource: self.of.request.resource.as_str() };
-            _ = self.leaser().buckets.with(&key, |bucket| self.lease_soon(bucket, first));
-            others.iter().for_each(|part| self.lease_soon(&part.bucket, part));
+            let renew = |bucket: &_| self.leaser().renew_soon(bucket, Some(&found.for_others));
+            _ = self.leaser().buckets.with(&key, renew);
+            others.iter().for_each(|part| self.lease_soon(part));
         }
         permit
     }
@@ -194,7 +195,7 @@ impl Prepared {
             return None;
         };
         if parts.is_empty() || !self.of.leased.take_held(&parts, None) {
-            parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
+            parts.iter().for_each(|part| self.lease_soon(part));
             return None;
         }
         let grant = Grant::held(parts.into_iter().map(|part| part.grant));
@@ -215,13 +216,16 @@ impl Prepared {
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<LeasedBucket>| {
                 let now_ms = leaser.now_coarse_ms();
-                let is_taken = is_as_prepared(bucket) && first.take_from(bucket, leaser, now_ms);
+                let limits = Some(&found.for_others);
+                let is_taken =
+                    is_as_prepared(bucket) && leaser.take(bucket, &first.demands, limits, now_ms);
                 is_taken.then(|| bucket.entity.clone())
             };
             leaser.buckets.with(&key, take)?
         } else {
             let bucket = leaser.buckets.get(&key).filter(is_as_prepared)?;
-            let is_taken = self.of.leased.take_held(&found.parts, Some(&bucket));
+            let first = Some((&bucket, &found.for_others));
+            let is_taken = self.of.leased.take_held(&found.parts, first);
             is_taken.then(|| bucket.entity.clone())
         };
         entity.map(|entity| PreparedPermit { of: &self.of, from: Source::Other(entity, found) })

@@ -25,7 +25,7 @@ pub(super) struct PreparedRequest {
 }
 
 impl PreparedRequest {
-    /// Tokens that were held, with the newest known images of their buckets.
+    /// Tokens that were held, with the newest known images and limits of their buckets.
     fn held(&self, grants: impl Iterator<Item = BucketGrant>) -> Grant {
         let mut grant = Grant::held(grants);
         let Some(first) = grant.parts.first() else { return grant };
@@ -34,6 +34,9 @@ impl PreparedRequest {
         for part in &mut grant.parts {
             let newest = known.iter().find(|known| known.grant.bucket == part.bucket);
             part.image = newest.and_then(|newest| newest.grant.image.clone());
+            if let Some(newest) = newest {
+                part.configuration = newest.grant.configuration.clone();
+            }
         }
         grant
     }
@@ -85,11 +88,11 @@ impl PreparedPermit<'_> {
         let leased = &self.of.leased;
         match &self.from {
             Source::Prepared(found) => {
-                found.parts.iter().for_each(|part| leased.give_back(part, None));
+                found.parts.iter().for_each(|part| leased.give_back(part));
             }
             Source::Other(entity, found) => {
                 self.give_back_of(entity, found);
-                found.parts.iter().skip(1).for_each(|part| leased.give_back(part, None));
+                found.parts.iter().skip(1).for_each(|part| leased.give_back(part));
             }
             Source::Degraded(_) | Source::Shadowed(_) => {}
             Source::Resolved(grant) => {
@@ -105,7 +108,7 @@ impl PreparedPermit<'_> {
         let key = KeyRef { entity: entity.as_str(), resource: request.resource.as_str() };
         match leased.leaser.buckets.get(&key) {
             Some(bucket) if bucket.layout == first.bucket.layout => {
-                leased.give_back(first, Some(&bucket));
+                leased.leaser.put_back(&bucket, &first.demands, &found.for_others);
             }
             _ => leased.give_back_part(found.first_part(entity.clone())),
         }

@@ -31,7 +31,7 @@ impl Taken<'_> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.parts.iter().for_each(|taken| self.from.give_back(taken, None));
+        self.parts.iter().for_each(|taken| self.from.give_back(taken));
     }
 }
 
@@ -85,29 +85,30 @@ impl Leased {
         Some(parts.unwrap_or_default())
     }
 
-    /// Gives the tokens back, to the bucket `instead` if there is one.
-    pub(super) fn give_back(&self, part: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
-        let bucket = instead.unwrap_or(&part.bucket);
-        self.leaser.put_back(bucket, &part.demands, &part.grant.configuration);
+    /// Gives the tokens back.
+    pub(super) fn give_back(&self, part: &LeasedPart) {
+        self.leaser.put_back(&part.bucket, &part.demands, &part.grant.configuration);
     }
 
     /// Gives back the tokens of one bucket.
     pub(super) fn give_back_part(&self, grant: BucketGrant) {
         if let Some(part) = self.part_of(grant) {
-            self.give_back(&part, None);
+            self.give_back(&part);
         }
     }
 
-    /// Takes held tokens from every bucket, or from none. `first` replaces the first bucket.
+    /// Takes held tokens from every bucket, or from none. `first` replaces the first bucket and its
+    /// limits.
     pub(super) fn take_held(
         &self,
         parts: &[LeasedPart],
-        first: Option<&Arc<LeasedBucket>>,
+        first: Option<(&Arc<LeasedBucket>, &Arc<Configuration>)>,
     ) -> bool {
-        let debit = |n: usize| Debit {
-            bucket: first.filter(|_| n == 0).unwrap_or(&parts[n].bucket),
-            demands: &parts[n].demands,
-            configuration: &parts[n].grant.configuration,
+        let debit = |n: usize| {
+            let LeasedPart { grant, bucket, demands } = &parts[n];
+            let own = (bucket, &grant.configuration);
+            let (bucket, configuration) = first.filter(|_| n == 0).unwrap_or(own);
+            Debit { bucket, demands, configuration }
         };
         self.take_each(parts.len(), debit, self.leaser.now_coarse_ms())
     }
