@@ -123,8 +123,10 @@ pub fn calendar_amounts(
 fn amount_in(image: &Item, limit: &LimitName, calendar: Calendar) -> Option<Millitokens> {
     let AttributeValue::S(text) = image.get(&keys::calendar_attribute(limit))? else { return None };
     let refill: CalendarRefill = text.parse().ok()?;
-    let amount = amount(image.get(&keys::bucket_attribute(limit, BucketField::Burst))?)?;
-    (refill.calendar == calendar).then_some(amount)
+    let field = |field| amount(image.get(&keys::bucket_attribute(limit, field))?);
+    // A limit that became a rate keeps the attribute of its calendar.
+    let is_calendar = field(BucketField::RefillAmount)? == Millitokens::ZERO;
+    (is_calendar && refill.calendar == calendar).then_some(field(BucketField::Burst)?)
 }
 
 fn digits(value: &AttributeValue) -> Option<&str> {
@@ -214,19 +216,25 @@ mod tests {
             )
         };
         let jsons = [
-            r#""b_usd_tc":{"N":"1"},"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"7"}"#,
+            r#""b_usd_tc":{"N":"1"},"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"7"},
+                "b_usd_ra":{"N":"0"}"#,
             r#""b_usd_tc":{"N":"1"},"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"8"},
-                "b_day_tc":{"N":"1"},"b_day_cal":{"S":"day"},"b_day_bx":{"N":"9"}"#,
+                "b_usd_ra":{"N":"0"},
+                "b_day_tc":{"N":"1"},"b_day_cal":{"S":"day"},"b_day_bx":{"N":"9"},
+                "b_day_ra":{"N":"0"}"#,
             r#""b_rpm_tc":{"N":"1"},"b_rpm_bx":{"N":"1"},"b_odd_tc":{"N":"1"},
                 "b_odd_cal":{"S":"month@15"},"b_un_tc":{"N":"1"},"b_un_cal":{"S":"now"},
-                "b_un_bx":{"N":"1"},"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"6"}"#,
+                "b_un_bx":{"N":"1"},"b_un_ra":{"N":"0"},
+                "b_rate_tc":{"N":"1"},"b_rate_cal":{"S":"month@15"},"b_rate_bx":{"N":"5"},
+                "b_rate_ra":{"N":"5"},
+                "b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"6"},"b_usd_ra":{"N":"0"}"#,
         ]
         .map(json);
         let read = |json| extract_deltas(&StreamRecord::from_json(json).unwrap()).unwrap().unwrap();
         let records: Vec<_> = jsons.iter().map(|json| Arc::new(read(json))).collect();
         let of = |kind: &str| calendar_amounts(&records, kind.parse().unwrap());
         let all = |usd, day| {
-            let none = ["odd", "rpm", "un"].map(|limit| (name(limit), None));
+            let none = ["odd", "rate", "rpm", "un"].map(|limit| (name(limit), None));
             none.into_iter().chain([(name("usd"), usd), (name("day"), day)]).collect()
         };
         assert_eq!(of("month@15"), all(Some(milli(8)), None));
