@@ -178,7 +178,7 @@ async fn budgets(
     let mut budgets = Vec::new();
     for resource in resources {
         let peek = limiter.peek(entity.as_str(), resource.as_str()).no_cascade();
-        let statuses = peek.await.map_err(Failed::Peek)?;
+        let statuses = peek.without_default_limits().await.map_err(Failed::Peek)?;
         // After the balances: a boundary in between would mix two periods.
         let now = limiter.clock().now();
         for status in statuses {

@@ -148,10 +148,14 @@ impl Windows<'_> {
     /// Millitokens a day over the last days, or since the first use if there was none in as many
     /// days before, but at least over one day. `None`: there are no windows.
     async fn used_per_day(&mut self) -> Result<Option<i128>, ReadError> {
-        let ago =
-            |days| EpochMillis::new(self.now.get() - days * DAY_MS).unwrap_or(EpochMillis::MIN);
-        let (from, before) = (ago(PACE_DAYS), ago(2 * PACE_DAYS));
+        let now_ms = self.now.get();
         for kind in KINDS {
+            // From the start of a window: it would be left out otherwise, and its time would count.
+            let ago = |days| {
+                let at = EpochMillis::new(now_ms - days * DAY_MS).unwrap_or(EpochMillis::MIN);
+                EpochMillis::new(kind.containing(at).start_s() * 1_000).unwrap_or(at)
+            };
+            let (from, before) = (ago(PACE_DAYS), ago(2 * PACE_DAYS));
             let windows = self.read(kind, from..self.now).await?;
             let Some(first) = windows.first() else { continue };
             let first_ms = first.window.start_s() * 1_000;
