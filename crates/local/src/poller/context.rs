@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::handler::Handler;
+use super::record::created_s;
 use super::settings::Settings;
 use super::source::{Checkpoints, Shard, Source};
 use crate::Error;
+
+/// Records have the time at which they were made in whole seconds.
+const CREATED_ROUNDING: Duration = Duration::from_secs(1);
 
 /// The work of a poller, over all its runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub(super) struct Context<'a, S, H> {
     pub(super) settings: &'a Settings,
     pub(super) progress: &'a Mutex<Report>,
     pub(super) mode: Mode,
+    /// The time at which the run began.
+    pub(super) begin: SystemTime,
     pub(super) stop: watch::Receiver<bool>,
 }
 
@@ -67,6 +74,13 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
                 && !shard.parent.as_deref().is_some_and(waits_for)
         });
         Ok(startable.cloned().collect())
+    }
+
+    /// True if a drain need not read on: the record was made after it began.
+    pub(super) fn is_after_begin(&self, record: &RawValue) -> bool {
+        let begin = self.begin.duration_since(UNIX_EPOCH).unwrap_or_default() + CREATED_ROUNDING;
+        self.mode == Mode::Drain
+            && created_s(record).is_some_and(|created_s| created_s > begin.as_secs_f64())
     }
 
     pub(super) fn stopping(&self) -> bool {

@@ -30,7 +30,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
@@ -97,7 +97,8 @@ impl<S: Source, H: Handler> Poller<S, H> {
         &self.handler
     }
 
-    /// Polls until every shard is at its end: a closed one read to the end, an open one caught up.
+    /// Polls until every shard is at its end: a closed one read to the end, an open one up to the
+    /// records that were made after the drain began.
     ///
     /// # Errors
     /// The errors of the source.
@@ -167,7 +168,8 @@ impl<S: Source, H: Handler> Poller<S, H> {
 
     async fn run(&mut self, mode: Mode, stop: watch::Receiver<bool>) -> Result<Report, Error> {
         let Self { source, handler, settings, progress, finished } = self;
-        let context = Context { source, handler, settings, progress, mode, stop };
+        let begin = SystemTime::now();
+        let context = Context { source, handler, settings, progress, mode, begin, stop };
         let mut active = BTreeSet::new();
         let mut turns = FuturesUnordered::new();
         let mut next_listing = Instant::now();

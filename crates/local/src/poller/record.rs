@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodbstreams::primitives::DateTime;
 use aws_sdk_dynamodbstreams::types::{self, AttributeValue};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_dynamo::Item;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -82,6 +82,20 @@ pub fn to_lambda_record(
         user_identity: identity.map(|(r#type, principal_id)| UserIdentity { r#type, principal_id }),
         event_source_arn: stream_arn,
     })
+}
+
+/// The time at which a record was made, in seconds since 1970, if it says so.
+pub(super) fn created_s(record: &RawValue) -> Option<f64> {
+    #[derive(Deserialize)]
+    struct Stamped {
+        dynamodb: Stamp,
+    }
+    #[derive(Deserialize)]
+    struct Stamp {
+        #[serde(rename = "ApproximateCreationDateTime")]
+        created: f64,
+    }
+    serde_json::from_str(record.get()).ok().map(|stamped: Stamped| stamped.dynamodb.created)
 }
 
 fn item(attributes: HashMap<String, AttributeValue>) -> Item {
@@ -165,7 +179,10 @@ mod tests {
 
     #[test]
     fn absent_fields_stay_absent_and_fractions_of_seconds_are_kept() {
-        let converted = convert(record(None, DateTime::from_secs_f64(1_480_642_020.5)));
+        let fraction = record(None, DateTime::from_secs_f64(1_480_642_020.5));
+        let raw = to_lambda_record(fraction.clone(), "arn:stream").unwrap();
+        assert_eq!(created_s(&raw), Some(1_480_642_020.5));
+        let converted = convert(fraction);
         assert!(converted.get("userIdentity").is_none());
         assert!(converted["dynamodb"].get("NewImage").is_none());
         assert_eq!(converted["dynamodb"]["ApproximateCreationDateTime"], 1_480_642_020.5);

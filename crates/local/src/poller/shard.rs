@@ -41,9 +41,10 @@ pub(super) struct Worker {
     /// records.
     read_to: Option<Position>,
     buffer: VecDeque<Record>,
-    /// The empty pages in a row after which a drain has read everything.
-    empty_reads_max: u32,
+    is_closed: bool,
     ended: bool,
+    /// True if a record was read that was made after the beginning of a drain.
+    is_past_begin: bool,
     faults: Option<Faults>,
 }
 
@@ -57,17 +58,13 @@ struct Stretch {
 
 impl Worker {
     pub(super) fn new(shard: &Shard, start: Option<Position>, settings: &Settings) -> Self {
-        let is_closed = shard.is_closed;
         Self {
             shard: shard.id.clone(),
             read_to: start,
             buffer: VecDeque::new(),
-            empty_reads_max: if is_closed {
-                EMPTY_READS_OF_CLOSED_MAX
-            } else {
-                EMPTY_READS_WHEN_CAUGHT_UP
-            },
+            is_closed: shard.is_closed,
             ended: false,
+            is_past_begin: false,
             faults: settings.duplicates.map(|duplicates| Faults::new(duplicates, &shard.id)),
         }
     }
@@ -118,19 +115,28 @@ impl Worker {
         context: &Context<'_, S, H>,
     ) -> Result<(), Error> {
         let batch_size = context.settings.batch_size;
+        // The empty pages in a row after which a drain has read everything.
+        let empty_reads_max =
+            if self.is_closed { EMPTY_READS_OF_CLOSED_MAX } else { EMPTY_READS_WHEN_CAUGHT_UP };
         let mut empty_reads = 0;
-        while !self.ended && self.buffer.len() < batch_size.get() && !context.stopping() {
+        let has_more = |worker: &Self| {
+            // Records come into an open shard for ever, and its children wait for the end of a closed one.
+            let is_done = worker.is_past_begin && !worker.is_closed;
+            !worker.ended && !is_done && worker.buffer.len() < batch_size.get()
+        };
+        while has_more(self) && !context.stopping() {
             let wanted = batch_size.get() - self.buffer.len();
             let page = context.source.read(&self.shard, self.read_to.as_ref(), wanted).await?;
             self.ended = page.ended;
             if let Some(last) = page.records.last() {
                 self.read_to = Some(last.position.clone());
+                self.is_past_begin |= context.is_after_begin(&last.json);
                 self.buffer.extend(page.records);
                 empty_reads = 0;
                 continue;
             }
             empty_reads += 1;
-            if context.mode == Mode::Follow || empty_reads >= self.empty_reads_max {
+            if context.mode == Mode::Follow || empty_reads >= empty_reads_max {
                 break;
             }
         }

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::testing::{Answer, Script, id, number, record, records, settings};
 use super::*;
@@ -209,6 +209,41 @@ impl Source for Growing {
             .collect();
         Ok(Page { records, ended: false })
     }
+}
+
+/// An open shard whose writers never pause: each read finds a record that was just made, and each
+/// takes a second.
+#[derive(Default)]
+struct Busy(AtomicU64);
+
+impl Source for Busy {
+    async fn shards(&self) -> Result<Vec<Shard>, Error> {
+        Growing::default().shards().await
+    }
+
+    async fn read(&self, _: &str, _: Option<&Position>, _: usize) -> Result<Page, Error> {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        let created = SystemTime::now() + Duration::from_secs(number);
+        let created_s = created.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let change = serde_json::json!({
+            "SequenceNumber": id(number), "ApproximateCreationDateTime": created_s,
+        });
+        let json = to_raw_value(&serde_json::json!({"dynamodb": change})).unwrap();
+        let position = Position::new(number.to_string());
+        let record = Record { position, sequence_number: id(number), json };
+        Ok(Page { records: vec![record], ended: false })
+    }
+}
+
+#[tokio::test]
+async fn a_drain_ends_beside_writers_that_never_pause() {
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(Busy::default(), &handler, settings(1));
+    let drained = tokio::time::timeout(Duration::from_secs(60), poller.drain()).await;
+    let report = drained.expect("it ends").unwrap();
+    // The first one was there before, and one is read that was made later.
+    assert!((2..=4).contains(&report.records), "{report:?}");
+    assert_eq!(report.records, handler.batches().len() as u64, "what was read is delivered");
 }
 
 #[tokio::test(start_paused = true)]
