@@ -19,7 +19,7 @@ pub(crate) struct Words {
 }
 
 /// The subject that the arguments name.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Whose {
     Bucket(EntityId, Resource),
     Entity(EntityId),

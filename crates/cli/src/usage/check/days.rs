@@ -14,8 +14,14 @@ use crate::whose::Whose;
 
 const HOUR_S: i64 = 3_600;
 
-/// One day of one bucket.
-type Day = (EntityId, Resource, Window);
+type Bucket = (EntityId, Resource);
+
+/// The hours and the days of the same time, as they were read one after the other.
+struct Read {
+    hours: Vec<UsageWindow>,
+    days: Vec<UsageWindow>,
+    broken: usize,
+}
 
 pub(super) async fn check(
     connection: &Connection,
@@ -29,35 +35,62 @@ pub(super) async fn check(
     };
     let instant = |seconds: i64| EpochMillis::new(seconds * 1_000).unwrap_or(EpochMillis::MAX);
     let starts = instant(first.start_s())..instant(last.end_s());
-    let hours = read(connection, whose, &WindowSpan { kind: WindowKind::Hour, starts }).await?;
-    let days = read(connection, whose, days).await?;
-    findings.broken(hours.broken + days.broken);
-    compare(&hours.items, &days.items, SystemClock.now().get() / 1_000, findings);
+    let hours = WindowSpan { kind: WindowKind::Hour, starts };
+    let read = async |whose: &Whose| {
+        let hours = read(connection, whose, &hours).await?;
+        let days = read(connection, whose, days).await?;
+        let broken = hours.broken + days.broken;
+        Ok(Read { hours: hours.items, days: days.items, broken })
+    };
+    check_read(read, whose, SystemClock.now().get() / 1_000, findings).await
+}
+
+async fn check_read(
+    read: impl AsyncFn(&Whose) -> Result<Read, CliError>,
+    whose: &Whose,
+    now_s: i64,
+    findings: &mut Findings,
+) -> Result<(), CliError> {
+    let all = read(whose).await?;
+    findings.broken(all.broken);
+    let nothing = match (all.hours.is_empty(), all.days.is_empty()) {
+        (true, true) => Some("there is no usage between --from and --to"),
+        (true, false) => Some("no hours are kept, or they have expired"),
+        (false, true) => Some("no days are kept"),
+        (false, false) => None,
+    };
+    if let Some(why) = nothing {
+        findings.unchecked("hours against days", why);
+        return Ok(());
+    }
+    for ((entity, resource), mut found) in compare(&all, now_s) {
+        if !found.differ.is_empty() {
+            // Records may have been counted while the windows of all buckets were read.
+            let bucket = Whose::Bucket(entity, resource);
+            let alone = compare(&read(&bucket).await?, now_s).into_values().next();
+            found = alone.unwrap_or(found);
+        }
+        findings.append(found);
+    }
     Ok(())
 }
 
-fn compare(hours: &[UsageWindow], days: &[UsageWindow], now_s: i64, findings: &mut Findings) {
-    let of = "hours against days";
-    match (hours.is_empty(), days.is_empty()) {
-        (true, true) => return findings.unchecked(of, "there is no usage between --from and --to"),
-        (true, false) => return findings.unchecked(of, "no hours are kept, or they have expired"),
-        (false, true) => return findings.unchecked(of, "no days are kept"),
-        (false, false) => {}
-    }
-    let mut sums: BTreeMap<Day, Figures> = BTreeMap::new();
+/// The findings of each bucket.
+fn compare(Read { hours, days, .. }: &Read, now_s: i64) -> BTreeMap<Bucket, Findings> {
+    let bucket = |usage: &UsageWindow| (usage.entity.clone(), usage.resource.clone());
+    let mut sums: BTreeMap<(Bucket, Window), Figures> = BTreeMap::new();
     for usage in hours {
         let start = EpochMillis::new(usage.window.start_s() * 1_000).unwrap_or(EpochMillis::MIN);
         let day = WindowKind::DAY.containing(start);
-        let day = (usage.entity.clone(), usage.resource.clone(), day);
-        sums.entry(day).or_default().add(&usage.into());
+        sums.entry((bucket(usage), day)).or_default().add(&usage.into());
     }
-    let days: BTreeMap<Day, &UsageWindow> = days
-        .iter()
-        .map(|usage| ((usage.entity.clone(), usage.resource.clone(), usage.window), usage))
-        .collect();
+    let days: BTreeMap<(Bucket, Window), &UsageWindow> =
+        days.iter().map(|usage| ((bucket(usage), usage.window), usage)).collect();
+    let mut of_buckets: BTreeMap<Bucket, Findings> = BTreeMap::new();
     for day in sums.keys().chain(days.keys()).collect::<BTreeSet<_>>() {
-        let (entity, resource, window) = day;
-        let name = format!("{entity} on {resource}, day {}", window.start_text());
+        let (bucket, window) = day;
+        let findings = of_buckets.entry(bucket.clone()).or_default();
+        let name = format!("{} on {}, day {}", bucket.0, bucket.1, window.start_text());
         let of_day = days.get(day).map(|usage| Figures::from(*usage)).unwrap_or_default();
         let of_hours = sums.get(day).cloned().unwrap_or_default();
         let differences = of_day.differences(&of_hours);
@@ -70,6 +103,7 @@ fn compare(hours: &[UsageWindow], days: &[UsageWindow], now_s: i64, findings: &m
             findings.differs(name, format!("the day and its hours have {differences}"));
         }
     }
+    of_buckets
 }
 
 /// True if the first hour of a day may be deleted by now: windows are kept equally long after their
@@ -84,6 +118,7 @@ fn may_miss_hours(day: &UsageWindow, now_s: i64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt as _;
     use sluicegate::types::LimitName;
 
     const DAY_S: i64 = 1_769_558_400;
@@ -101,11 +136,10 @@ mod tests {
         }
     }
 
-    fn compared(hours: &[(i64, i128)], days: &[(i64, i128)], now_s: i64) -> (usize, usize, usize) {
+    fn read(hours: &[(i64, i128)], days: &[(i64, i128)]) -> Read {
         let all = |kind, of: &[(i64, i128)]| -> Vec<UsageWindow> {
             of.iter().map(|(hour, milli)| usage(kind, *hour, *milli)).collect()
         };
-        let mut findings = Findings::default();
         let (hours, mut days) = (all(WindowKind::Hour, hours), all(WindowKind::DAY, days));
         // Each hour is one record.
         for day in &mut days {
@@ -114,8 +148,32 @@ mod tests {
             });
             day.events = of_day.count().max(1) as u64;
         }
-        compare(&hours, &days, now_s, &mut findings);
+        Read { hours, days, broken: 0 }
+    }
+
+    /// The findings of a check that reads everything, and of one that reads `alone` of the bucket.
+    fn checked(all: &Read, alone: &Read, now_s: i64) -> (usize, usize, usize) {
+        let bucket = Whose::Bucket(EntityId::new("u").unwrap(), Resource::new("r").unwrap());
+        let read = async |whose: &Whose| {
+            let Read { hours, days, broken } = if *whose == bucket { alone } else { all };
+            Ok(Read { hours: hours.clone(), days: days.clone(), broken: *broken })
+        };
+        let whose = Whose::Resource(Resource::new("r").unwrap());
+        let mut findings = Findings::default();
+        check_read(read, &whose, now_s, &mut findings).now_or_never().unwrap().unwrap();
         (findings.agree, findings.differ.len(), findings.unchecked.len())
+    }
+
+    fn compared(hours: &[(i64, i128)], days: &[(i64, i128)], now_s: i64) -> (usize, usize, usize) {
+        checked(&read(hours, days), &read(hours, days), now_s)
+    }
+
+    #[test]
+    fn a_record_that_was_counted_between_two_reads_is_no_difference() {
+        let now_s = DAY_S + 100 * HOUR_S;
+        let (before, after) = (read(&[(0, 5)], &[(0, 12)]), read(&[(0, 12)], &[(0, 12)]));
+        assert_eq!(checked(&before, &after, now_s), (1, 0, 0));
+        assert_eq!(checked(&before, &before, now_s), (0, 1, 0));
     }
 
     #[test]

@@ -96,6 +96,12 @@ impl Findings {
         self.unchecked.push(Finding { of: of.into(), what: why.into() });
     }
 
+    pub(super) fn append(&mut self, other: Self) {
+        self.agree += other.agree;
+        self.differ.extend(other.differ);
+        self.unchecked.extend(other.unchecked);
+    }
+
     pub(super) async fn print(
         &self,
         connection: &Connection,

@@ -88,9 +88,15 @@ async fn check_bucket(
         findings.unchecked(name, why);
         return Ok(());
     }
+    let mut is_counted = false;
     for kind in kinds.iter() {
         let held = held(connection, entity, resource, kind, &changes).await?;
+        is_counted |= !held.is_empty();
         compare(&name, kind, &changes, &held, findings);
+    }
+    if !is_counted && changes.iter().any(|change| change.counts.is_some()) {
+        findings
+            .differs(name, "no window counts its records in the stream: does the processor run?");
     }
     Ok(())
 }
