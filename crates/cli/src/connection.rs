@@ -11,6 +11,7 @@ use aws_config::timeout::TimeoutConfig;
 use aws_config::{ConfigLoader, SdkConfig};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{ProvideCredentials, Region};
+use aws_sdk_dynamodb::types::TableDescription;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::{ConfigStore, Reader};
 use sluicegate::{DynamoStore, Limiter, OnUnavailable};
@@ -77,6 +78,14 @@ impl Connection {
     /// A client with the SDK's own retries, for calls that may be repeated.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.config)
+    }
+
+    /// The table as DynamoDB describes it.
+    pub(crate) async fn describe_table(&self) -> Result<TableDescription, CliError> {
+        let described = self.client().describe_table().table_name(&self.table).send().await;
+        let described =
+            described.map_err(|error| CliError::of_sdk("DescribeTable", &self.table, &error))?;
+        described.table.ok_or_else(|| CliError::empty("DescribeTable", &self.table))
     }
 
     /// A client of the table's stream.

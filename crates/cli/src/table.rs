@@ -91,13 +91,7 @@ async fn create(connection: &Connection, options: &Options) -> Result<ExitCode, 
 
 async fn status(connection: &Connection, options: &Options) -> Result<ExitCode, CliError> {
     let (client, table) = (connection.client(), connection.table());
-    let described = client
-        .describe_table()
-        .table_name(table)
-        .send()
-        .await
-        .map_err(|error| CliError::of_sdk("DescribeTable", table, &error))?;
-    let described = described.table.ok_or_else(|| CliError::empty("DescribeTable", table))?;
+    let described = connection.describe_table().await?;
     let ttl = client
         .describe_time_to_live()
         .table_name(table)

@@ -95,10 +95,6 @@ fn patient(client: &Client) -> Client {
 
 /// The approximate number of items, as DynamoDB counted them some hours ago.
 async fn items_about(connection: &Connection) -> Result<u64, CliError> {
-    let table = connection.table();
-    let described = connection.client().describe_table().table_name(table).send().await;
-    let described = described.map_err(|error| CliError::of_sdk("DescribeTable", table, &error))?;
-    let described = described.table.ok_or_else(|| CliError::empty("DescribeTable", table))?;
-    let items = described.item_count.unwrap_or(0);
+    let items = connection.describe_table().await?.item_count.unwrap_or(0);
     Ok(u64::try_from(items).unwrap_or(0))
 }

@@ -78,16 +78,19 @@ async fn rows_in_every_format() {
         let list = r#"{"currency": "USD", "models": {"search-api": [
             {"from": "2026-02-01", "input": 1, "output": 2, "per_request": "0.0125"}]}}"#;
         std::fs::write(&prices, list).unwrap();
+        // The table has a random name, and each engine an account of its own.
+        let described =
+            shell.engine.client().describe_table().table_name(&shell.table).send().await;
+        let arn = described.unwrap().table.unwrap().table_arn.unwrap();
         for format in ["csv", "jsonl", "cloudevents", "focus"] {
             let line = format!("usage export --from 2026-01-29 --to 2026-02-02 --format {format}");
             let plain = shell.run(&line);
-            // The table has a random name.
-            let shown = plain.text(0).replace(&shell.table, "TABLE");
+            let shown = plain.text(0).replace(&arn, "ARN");
             insta::assert_snapshot!(format!("rows_{format}"), shown);
             // One of two amounts of a request has a price: the list begins with February.
             let line = format!("{line} --resource search-api --prices {}", prices.display());
             let priced = shell.run(&line);
-            let shown = priced.text(1).replace(&shell.table, "TABLE");
+            let shown = priced.text(1).replace(&arn, "ARN");
             insta::assert_snapshot!(format!("priced_{format}"), shown);
             let why = "no cost: the resource \"search-api\" has no price on 2026-01-31";
             assert!(priced.err.contains(why), "{}", priced.err);
@@ -115,15 +118,25 @@ async fn a_pipe_gets_the_rows_and_a_link_stays() {
         shell.run(&format!("{line} --file {}", pipe.display())).text(0);
         assert!(!pipe.is_file());
         assert_eq!(reader.join().unwrap(), rows);
+        let leaving = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || drop(std::fs::File::open(pipe).unwrap())
+        });
+        let left = shell.run(&format!("{line} --file {}", pipe.display()));
+        leaving.join().unwrap();
+        assert!(left.error(6).contains("pipe: Broken pipe"), "{}", left.err);
         std::fs::write(&file, "before").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         shell.run(&format!("{line} --file {}", link.display())).text(0);
         assert!(link.is_symlink());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), rows);
         let none = shell.run(&format!("{line} --kind week"));
-        assert_eq!(none.err, "0 rows: no week window begins in these days\n");
+        assert_eq!(none.err, "0 rows: no week window begins in these days, or all have expired\n");
         let misspelt = shell.run(&format!("{line} --resource gpt4"));
-        assert_eq!(misspelt.err, "0 rows: no day window of these resources begins in these days\n");
+        assert_eq!(
+            misspelt.err,
+            "0 rows: no day window of these resources begins in these days, or all have expired\n"
+        );
     })
     .await;
 }

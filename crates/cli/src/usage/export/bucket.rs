@@ -27,6 +27,8 @@ const PRECONDITION_FAILED: u16 = 412;
 /// Names another store with the API of S3.
 const ENDPOINT_URL: &str = "AWS_ENDPOINT_URL_S3";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A slower upload of a file is given up.
+const UPLOAD_BYTES_PER_S_MIN: u64 = 100_000;
 
 /// A prefix of a bucket.
 pub(super) struct BucketFolder {
@@ -35,7 +37,7 @@ pub(super) struct BucketFolder {
     /// Empty, or with a slash at its end.
     prefix: String,
     layout: Layout,
-    /// For an answer to a small request. A file may take its time.
+    /// For an answer to a small request. A file has more, by its size.
     timeout: Duration,
 }
 
@@ -59,8 +61,11 @@ impl BucketFolder {
         let ours = settings.text()?;
         let body = ByteStream::from(ours.clone().into_bytes());
         // First the look: some stores overwrite although the request says not to.
-        if !folder.is_there(SETTINGS).await? && folder.put(SETTINGS, body).await? == Put::Made {
-            return Ok(folder);
+        if !folder.is_there(SETTINGS).await? {
+            let put = folder.timely(SETTINGS, folder.put(SETTINGS, body)).await??;
+            if put == Put::Made {
+                return Ok(folder);
+            }
         }
         let found = folder.get(SETTINGS).await?;
         if found == ours { Ok(folder) } else { Err(others(&folder.name(SETTINGS), &found)) }
@@ -82,17 +87,28 @@ impl BucketFolder {
 
     /// Waits for the answer to a small request.
     async fn timely<T>(&self, file: &str, answer: impl Future<Output = T>) -> Result<T, CliError> {
-        tokio::time::timeout(self.timeout, answer).await.map_err(|_| {
-            let seconds = self.timeout.as_secs();
-            let name = self.name(file);
+        self.within(self.timeout, file, answer).await
+    }
+
+    async fn within<T>(
+        &self,
+        time: Duration,
+        file: &str,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, CliError> {
+        tokio::time::timeout(time, answer).await.map_err(|_| {
+            let (seconds, name) = (time.as_secs(), self.name(file));
             CliError::Output(io::Error::other(format!("{name}: no answer within {seconds} s")))
         })
     }
 
     /// Publishes the file of a day. If another export was faster, its file has the same bytes.
     pub(super) async fn publish(&self, file: &Pending, date: &str) -> Result<(), CliError> {
+        let bytes = std::fs::metadata(file.path())?.len();
         let body = ByteStream::from_path(file.path()).await.map_err(io::Error::other)?;
-        self.put(&self.layout.file(date), body).await.map(|_| ())
+        let file = self.layout.file(date);
+        let time = self.timeout + Duration::from_secs(bytes / UPLOAD_BYTES_PER_S_MIN);
+        self.within(time, &file, self.put(&file, body)).await?.map(|_| ())
     }
 
     async fn put(&self, file: &str, body: ByteStream) -> Result<Put, CliError> {

@@ -17,6 +17,7 @@ use super::place::Place;
 use super::progress::Progress;
 use super::row::{Row, RowWriter};
 use crate::error::{CliError, say};
+use crate::output::counted;
 
 /// The windows of a span, in the order of their rows.
 pub(super) type Windows = BoxStream<'static, Result<UsageWindow, ReadError>>;
@@ -34,6 +35,10 @@ pub(super) struct Exporter<R> {
     pub(super) prices: Option<PriceBook>,
     pub(super) progress: Progress,
     pub(super) findings: Findings,
+    /// The shortest time for which a window of this export is kept after its end.
+    pub(super) kept_s: Option<i64>,
+    /// The dates without windows, each with the end of its first window.
+    pub(super) empty: Vec<(String, i64)>,
 }
 
 /// The reasons why a person must look.
@@ -58,6 +63,8 @@ pub(super) struct Written {
     pub(super) open: usize,
     /// Days with a window that could not be read, or that may have expired.
     pub(super) left_out: usize,
+    /// The rows in the files.
+    pub(super) rows: usize,
 }
 
 impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
@@ -71,6 +78,7 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
             }
             self.progress.day();
         }
+        self.name_expired_days();
         Ok(writer.finish()?)
     }
 
@@ -102,21 +110,47 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
                 } else if copied.rows > 0 {
                     folder.publish(file, &day.date).await?;
                     written.files += 1;
+                    written.rows += copied.rows;
                 }
             }
             self.progress.day();
         }
+        self.name_expired_days();
         Ok(written)
     }
 
     /// True if the first windows of a day may have expired. The others say for how long windows are
     /// kept.
     fn may_miss_windows(&mut self, day: &Day, copied: &Copied) -> bool {
-        let first_end_s = day.span.ends().map(|(first, _)| first.end_s());
-        let expiry_s = first_end_s.zip(copied.kept_s).map(|(end_s, kept_s)| end_s + kept_s);
-        let may_miss = expiry_s.is_some_and(|expiry_s| expiry_s <= self.now_s);
+        self.kept_s = self.kept_s.into_iter().chain(copied.kept_s).min();
+        let Some((first, _)) = day.span.ends() else { return false };
+        if copied.windows == 0 {
+            self.empty.push((day.date.clone(), first.end_s()));
+        }
+        let may_miss = self.has_expired(first.end_s(), copied.kept_s);
         self.findings.expired += usize::from(may_miss);
         may_miss
+    }
+
+    /// The dates without windows whose windows would have expired: they may have had usage.
+    fn expired_days(&self) -> Vec<&str> {
+        let expired = self.empty.iter().filter(|(_, end_s)| self.has_expired(*end_s, self.kept_s));
+        expired.map(|(date, _)| date.as_str()).collect()
+    }
+
+    fn name_expired_days(&self) {
+        let dates = self.expired_days();
+        if let (Some(first), Some(last)) = (dates.first(), dates.last()) {
+            let days = counted(dates.len(), "day");
+            say(&format!(
+                "no rows of {days} from {first} to {last}: their windows would have expired by now"
+            ));
+        }
+    }
+
+    /// True if a window that ended then is deleted by now.
+    fn has_expired(&self, end_s: i64, kept_s: Option<i64>) -> bool {
+        kept_s.is_some_and(|kept_s| end_s + kept_s <= self.now_s)
     }
 
     async fn copy(
@@ -131,11 +165,13 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
                 Ok(usage) => usage,
                 Err(ReadError::Item(broken)) => {
                     say(&format!("left out: {}", chain(broken.as_ref())));
+                    copied.windows += 1;
                     copied.broken += 1;
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
+            copied.windows += 1;
             let kept_s = usage.expires_at_s.map(|at_s| at_s - usage.window.end_s());
             copied.kept_s = kept_s.into_iter().chain(copied.kept_s).min();
             // A window that holds only a watermark has no figures.
@@ -169,6 +205,7 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
 
 #[derive(Debug, Default)]
 struct Copied {
+    windows: usize,
     rows: usize,
     broken: usize,
     /// The shortest time for which a window is kept after its end; `None`: all are kept for ever.

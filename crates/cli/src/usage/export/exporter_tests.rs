@@ -11,6 +11,7 @@ use super::*;
 use crate::usage::export::folder::Folder;
 use crate::usage::export::layout::{Layout, Settings};
 
+const TABLE: &str = "arn:aws:dynamodb:eu-west-1:111111111111:table/table";
 /// 2026-11-04T12:00:00Z.
 const NOW: i64 = 1_793_793_600_000;
 const ENTITIES: [&str; 2] = ["a", "b"];
@@ -53,7 +54,7 @@ fn exporter(most: usize) -> Exporter<impl Fn(&WindowSpan) -> Windows> {
             }
             stream::iter(windows).boxed()
         },
-        source: "sluicegate/eu-west-1/table".to_owned(),
+        source: TABLE.to_owned(),
         format: Format::Csv,
         days,
         closed_s: Some(NOW / 1_000),
@@ -61,16 +62,18 @@ fn exporter(most: usize) -> Exporter<impl Fn(&WindowSpan) -> Windows> {
         prices: None,
         progress: Progress::over(4),
         findings: Findings::default(),
+        kept_s: None,
+        empty: Vec::new(),
     }
 }
 
-fn settings(region: &str) -> Settings<'_> {
-    Settings { table: "table", region: Some(region), format: "csv", resources: None, prices: None }
+fn settings(table: &str) -> Settings<'_> {
+    Settings { table, format: "csv", resources: None, prices: None }
 }
 
 /// One export to a folder, as one run of the command makes it.
 fn export(root: &Path, most: usize) -> Result<Written, CliError> {
-    let (settings, layout) = (settings("eu-west-1"), Layout::new(WindowKind::DAY, Format::Csv));
+    let (settings, layout) = (settings(TABLE), Layout::new(WindowKind::DAY, Format::Csv));
     let folder = Place::Folder(Folder::open(root, layout, &settings)?);
     exporter(most).write_folder(&folder).now_or_never().unwrap()
 }
@@ -96,7 +99,7 @@ fn files(root: &Path) -> Vec<(String, String)> {
 fn an_export_that_ended_anywhere_is_completed_to_the_same_bytes() {
     let whole = tempfile::tempdir().unwrap();
     let written = export(whole.path(), usize::MAX).unwrap();
-    assert_eq!(written, Written { files: 3, open: 1, ..Written::default() });
+    assert_eq!(written, Written { files: 3, open: 1, rows: 12, ..Written::default() });
     let expected = files(whole.path());
     let names: Vec<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
     let part = |day| format!("kind=day/date=2026-11-0{day}/part-0.csv");
@@ -122,7 +125,7 @@ fn settings_are_completed_and_others_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let settings = folder.path().join("_sluicegate-export.json");
     for length in 0..20 {
-        fs::write(&settings, &r#"{"table":"table","region":"eu-west-1"#[..length]).unwrap();
+        fs::write(&settings, &format!(r#"{{"table":"{TABLE}"#)[..length]).unwrap();
         assert!(export(folder.path(), usize::MAX).is_ok());
     }
     fs::write(&settings, r#"{"table":"other""#).unwrap();
@@ -134,15 +137,16 @@ fn settings_are_completed_and_others_are_refused() {
 fn a_folder_has_one_export_at_a_time() {
     let root = tempfile::tempdir().unwrap();
     let layout = Layout::new(WindowKind::DAY, Format::Csv);
-    let open_from = |region| Folder::open(root.path(), layout.clone(), &settings(region));
-    let open = || open_from("eu-west-1");
+    let open_of = |table| Folder::open(root.path(), layout.clone(), &settings(table));
+    let open = || open_of(TABLE);
     let first = open().unwrap_or_else(|error| panic!("{error}"));
     let error = open().err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains("another export is writing to"), "{error}");
     drop(first);
     assert!(open().is_ok());
-    let error = open_from("us-east-1").err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(error.contains("other settings"), "a table of the same name: {error}");
+    let other = TABLE.replace("1111", "2222");
+    let error = open_of(&other).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains("other settings"), "a table of another account: {error}");
 }
 
 #[test]
@@ -170,9 +174,27 @@ fn a_day_whose_first_windows_may_have_expired_has_no_file() {
             prices: None,
             progress: Progress::over(4),
             findings: Findings::default(),
+            kept_s: None,
+            empty: Vec::new(),
         };
         let written = exporter.write_folder(&folder).now_or_never().unwrap().unwrap();
         assert_eq!((written.left_out, exporter.findings.expired), (left_out, left_out));
         assert_eq!(written.files, 3 - left_out);
+        let files = files(root.path());
+        let rows: usize = files[1..].iter().map(|(_, rows)| rows.lines().count() - 1).sum();
+        assert_eq!(written.rows, rows, "those of the files");
     }
+}
+
+#[test]
+fn a_day_whose_windows_have_all_expired_is_told_from_one_that_can_have_none() {
+    let mut exporter = exporter(usize::MAX);
+    let days: Vec<Day> = exporter.days.iter().collect();
+    let none = Copied::default();
+    let some = Copied { windows: 1, kept_s: Some(2 * 86_400), ..Copied::default() };
+    for (day, copied) in days.iter().zip([&none, &none, &some, &none]) {
+        assert!(!exporter.may_miss_windows(day, copied));
+    }
+    // The window of the first day was kept until this midnight, that of the second until the next.
+    assert_eq!(exporter.expired_days(), ["2026-11-01"]);
 }

@@ -18,9 +18,8 @@ pub(super) const SETTINGS: &str = "_sluicegate-export.json";
 /// The settings that all files of a folder share.
 #[derive(Debug, Serialize)]
 pub(super) struct Settings<'a> {
+    /// The ARN of the table.
     pub(super) table: &'a str,
-    /// The region of the table.
-    pub(super) region: Option<&'a str>,
     pub(super) format: &'static str,
     /// `None`: all.
     pub(super) resources: Option<Vec<&'a str>>,

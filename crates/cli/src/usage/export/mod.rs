@@ -24,7 +24,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use aws_sdk_dynamodb::config::Region;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use sluicegate::dynamo::Reader;
 use sluicegate::types::{WindowKind, WindowSpan};
@@ -33,6 +32,7 @@ use sluicegate_prices::PriceBook;
 
 use crate::connection::Connection;
 use crate::error::{CliError, exit, say};
+use crate::feed::interrupted;
 use crate::options::Options;
 use crate::output::counted;
 use crate::pending::{Pending, followed, named};
@@ -105,10 +105,9 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         Some(named) => named.clone(),
         None => resources(&reader, &days.span()).await?,
     };
-    let region = connection.config().region().map(Region::as_ref);
+    let table = connection.describe_table().await?.table_arn.unwrap_or_default();
     let settings = Settings {
-        table: &options.table(),
-        region,
+        table: &table,
         format: args.format.name(),
         resources: named.as_deref().map(|named| named.iter().map(Resource::as_str).collect()),
         prices: prices.as_ref().map(|prices| prices.currency().code()),
@@ -123,7 +122,7 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let lag_ms = i64::from(args.lag) * 60_000;
     let mut exporter = Exporter {
         read: |span: &WindowSpan| windows(&reader, &resources, span),
-        source: format!("sluicegate/{}/{}", region.unwrap_or_default(), options.table()),
+        source: table.clone(),
         format: args.format,
         days,
         closed_s: (!args.open).then(|| (now.get() - lag_ms).div_euclid(1_000)),
@@ -131,10 +130,13 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         prices,
         progress: Progress::over(days.iter().count()),
         findings: Findings::default(),
+        kept_s: None,
+        empty: Vec::new(),
     };
+    let interrupted = interrupted()?;
     let exported = tokio::select! {
         exported = export(&mut exporter, args.file.as_deref(), folder.as_ref()) => exported,
-        _ = tokio::signal::ctrl_c() => {
+        () = interrupted => {
             let advice = match &args.folder {
                 Some(_) => "the same command continues",
                 None => "the rows are incomplete, and the same command starts anew",
@@ -142,15 +144,15 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             Err(CliError::Attention(format!("interrupted; {advice}")))
         }
     };
-    let rows = exporter.progress.finish();
-    let nothing = match rows {
-        0 if folder.is_none() => {
-            let of = if args.resources.is_empty() { "" } else { " of these resources" };
-            format!(": no {} window{of} begins in these days", args.kind)
-        }
-        _ => String::new(),
+    exporter.progress.finish();
+    let Exported { rows, place, has_days } = exported?;
+    let nothing = if has_days {
+        String::new()
+    } else {
+        let of = if args.resources.is_empty() { "" } else { " of these resources" };
+        format!(": no {} window{of} begins in these days, or all have expired", args.kind)
     };
-    say(&format!("{}{}{nothing}", counted(rows, "row"), exported?));
+    say(&format!("{}{place}{nothing}", counted(rows, "row")));
     Ok(exporter.findings.exit_code())
 }
 
@@ -177,30 +179,54 @@ async fn open(
     Folder::open(folder, layout, settings).map(Place::Folder)
 }
 
-/// Exports to the destination; returns the rest of the summary.
+/// The summary of an export.
+struct Exported {
+    rows: usize,
+    place: String,
+    /// False: no row was found, now or before.
+    has_days: bool,
+}
+
+/// Exports to the destination.
 async fn export<R: Fn(&WindowSpan) -> Windows>(
     exporter: &mut Exporter<R>,
     file: Option<&Path>,
     folder: Option<&Place>,
-) -> Result<String, CliError> {
+) -> Result<Exported, CliError> {
     if let Some(folder) = folder {
-        return exporter.write_folder(folder).await.map(|written| written.summary());
+        let written = exporter.write_folder(folder).await?;
+        let has_days = written.files + written.there + written.left_out > 0;
+        return Ok(Exported { rows: written.rows, place: written.summary(), has_days });
     }
-    let Some(path) = file else {
-        exporter.write_one(Box::new(io::BufWriter::new(io::stdout()))).await?;
-        return Ok(String::new());
-    };
+    match file {
+        Some(path) => write_file(exporter, path).await?,
+        None => exporter.write_one(Box::new(io::BufWriter::new(io::stdout()))).await?,
+    }
+    let rows = exporter.progress.rows();
+    let place = file.map(|path| format!(" in {}", path.display())).unwrap_or_default();
+    Ok(Exported { rows, place, has_days: rows > 0 })
+}
+
+async fn write_file<R: Fn(&WindowSpan) -> Windows>(
+    exporter: &mut Exporter<R>,
+    path: &Path,
+) -> Result<(), CliError> {
     let target = followed(path);
     if target.exists() && !target.is_file() {
         // A pipe or a device is not replaced.
         let file = File::options().write(true).open(&target).map_err(named(path))?;
-        exporter.write_one(Box::new(io::BufWriter::new(file))).await?;
-        return Ok(format!(" in {}", path.display()));
+        let written = exporter.write_one(Box::new(io::BufWriter::new(file))).await;
+        // A reader that has left does not have all rows, unlike one of standard output that has enough.
+        return written.map_err(|error| match error {
+            CliError::Output(error) => {
+                CliError::Output(io::Error::other(format!("{}: {error}", path.display())))
+            }
+            error => error,
+        });
     }
     let pending = Pending::beside(&target).map_err(named(path))?;
     exporter.write_one(pending.writer()?).await?;
-    pending.publish(&target).map_err(named(path))?;
-    Ok(format!(" in {}", path.display()))
+    Ok(pending.publish(&target).map_err(named(path))?)
 }
 
 /// The windows of a span by resource, each in the order of the index: by start, then by entity.

@@ -49,9 +49,13 @@ impl Progress {
         }
     }
 
-    /// Removes the bar; returns the number of rows.
-    pub(super) fn finish(&self) -> usize {
-        self.bar.finish_and_clear();
+    /// The rows so far.
+    pub(super) fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Removes the bar.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 }
