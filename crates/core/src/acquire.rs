@@ -13,7 +13,7 @@ pub struct Acquire<'a> {
     pub configuration: &'a Configuration,
     /// The id of the request.
     pub id: &'a RequestId,
-    /// The time for which a claim serves later writers.
+    /// For this long after a claim, writers take tokens without a claim of their own.
     pub interval: ClaimInterval,
     /// The assumption about writes that the image does not show.
     pub hint: RefillHint,

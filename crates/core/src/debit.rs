@@ -1,8 +1,8 @@
 //! The plans of writes that take tokens: from an item that exists, and by a new item.
 //!
-//! [`take_with_claim`] claims the refill of every limit up to now, under a lock on the refill
-//! timestamp. [`take_unclaimed`] takes from the balance without a claim, after an earlier write
-//! claimed a moment ago.
+//! [`take_with_claim`] claims the refill of every limit up to now. It requires that the refill
+//! timestamp is still that of the image. [`take_unclaimed`] takes from the balance without a claim,
+//! after an earlier write claimed a moment ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,8 +161,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
             i128::from(balance.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
         let floor = debit.floors.of(limit);
         if floor > Millitokens::ZERO {
-            // The lock is not enough: a write without a claim changes the balance, but not the
-            // timestamp.
+            // The condition on the refill timestamp is not enough: a write without a claim changes
+            // the balance, but not the timestamp.
             let floor = floor.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }

@@ -41,8 +41,9 @@ impl WritePath {
 pub struct WritePlan {
     /// The path that made it.
     pub path: WritePath,
-    /// Its changes; each attribute at most once, except those of [`Change::Remember`]. Their order
-    /// counts for [`Change::Remember`] alone: the item remembers the last id the longest.
+    /// Its changes; each attribute at most once, except those of [`Change::Remember`]. Only the
+    /// order of the `Remember` changes matters. Each puts its id in front of the earlier ones. So
+    /// the item keeps the id of the last `Remember` longest.
     pub changes: Vec<Change>,
     /// Its conditions: all must hold.
     pub conditions: Vec<Condition>,

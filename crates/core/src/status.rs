@@ -61,8 +61,9 @@ impl fmt::Display for LimitStatus {
     }
 }
 
-/// The status of every limit of a bucket, the configuration applied to its item. `None`: there is
-/// no item. The asked amount is zero where `amounts` does not name the limit.
+/// The status of every limit of a bucket, as if its item already followed the configuration. An
+/// `image` of `None` stands for a missing item. The asked amount is zero where `amounts` does not
+/// name the limit.
 #[must_use]
 pub fn evaluate(
     bucket: &BucketId,

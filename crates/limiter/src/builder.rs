@@ -115,8 +115,8 @@ impl<S: Store> LimiterBuilder<S> {
     ///
     /// A request that a limit would have refused gets a permit that took nothing (see
     /// [`Permit::shadowed`](crate::Permit::shadowed)), so later requests are decided as if limits
-    /// were enforced. The same holds for a request for more than a full bucket holds. An invalid
-    /// request is still an error. While the store is unavailable,
+    /// were enforced. A request that asks for more than a full bucket holds gets such a permit,
+    /// too. An invalid request is still an error. While the store is unavailable,
     /// [`on_unavailable`](Self::on_unavailable) decides.
     pub fn shadow(self) -> Self {
         Self { mode: Mode::Shadow, ..self }
@@ -128,15 +128,16 @@ impl<S: Store> LimiterBuilder<S> {
         self
     }
 
-    /// The cascade of requests that set none: if they take from a parent's bucket too.
+    /// Sets whether requests take from a parent's bucket, too. A request that sets its own cascade
+    /// overrides this.
     pub fn cascade(mut self, cascade: Cascade) -> Self {
         self.options.cascade = cascade;
         self
     }
 
-    /// The limits of requests that name none; none unless set. As limits that a request names, they
-    /// win over stored limits of the same name. To let stored limits win, store the defaults for the
-    /// whole system instead.
+    /// A request that names no limits uses these limits. They win over stored limits of the same
+    /// name, just as limits that a request names do. To let stored limits win, store the defaults
+    /// for the whole system instead. Without this setting there are no default limits.
     pub fn default_limits(mut self, limits: LimitSet) -> Self {
         self.options.limits = limits;
         self

@@ -7,10 +7,11 @@ use sluicegate_core::EpochMillis;
 /// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
 /// answers that it failed (HTTP 5xx), or it is not asked because earlier calls failed.
 ///
-/// A request that the store answers without granting it fails under every setting, unless the
-/// answer is that the store failed: a limit that is short, contention and throttling, a missing
-/// permission or table, a refusal for an unknown reason. Otherwise a missing permission would fail
-/// open permanently.
+/// If the store answers and does not grant, the request fails under every setting. Such answers
+/// are: a limit that is short, contention, throttling, a missing permission or table, a refusal for
+/// an unknown reason. If a policy could grant after them, a missing permission would fail open
+/// permanently. There is one exception: if the answer says that the store failed, this policy
+/// decides.
 ///
 /// A limiter that leases hands out the tokens that it holds before this policy decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -87,8 +87,8 @@ pub trait Store: Any + Send + Sync {
     }
 
     /// The buckets of a request with their newest known images, without a call. `None`: they are
-    /// not known. Only a store that leases answers, because the guard does not see its grants of
-    /// held tokens.
+    /// not known. Only a store that leases answers. The guard does not see such a store's grants of
+    /// held tokens, so it asks here. The guard has seen the grants of any other store.
     fn known_by_leasing(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
         None
     }

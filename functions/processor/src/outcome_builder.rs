@@ -18,8 +18,9 @@ use crate::write_error::WriteError;
 /// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
-    /// Records that some window was done with before, by the addresses of their JSON. A record is
-    /// in one window of every kind, and the set counts it once.
+    /// Records that some window was done with before: another delivery had counted or quarantined
+    /// them. Each is identified by the address of its JSON. A record is in one window of every
+    /// kind, and the set counts it once.
     dropped: HashSet<usize>,
 }
 

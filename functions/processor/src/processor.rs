@@ -58,9 +58,10 @@ impl Processor {
         self
     }
 
-    /// Delivers the alerts that are due, without a batch. If the last read of the alerts in the
-    /// table is a minute old, or left some unread and the others are delivered, it first reads
-    /// them again. Without a destination, or if another region counts the table, it does nothing.
+    /// Delivers the alerts that are due, without a batch. It first reads the waiting alerts again
+    /// in two cases. The last read is a minute old. Or the last read was not complete, and all
+    /// alerts that it found are delivered or given up. Without a destination, or if another region
+    /// counts the table, it does nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.

@@ -275,6 +275,37 @@ async fn leased_prepared_for_others_brings_them_no_stored_limits() {
     }
 }
 
+/// The permits are settled when the process has forgotten the bucket, and the stored limits.
+#[tokio::test(start_paused = true)]
+async fn leased_prepared_for_others_keeps_all_limits_of_a_forgotten_bucket() {
+    for is_released in [false, true] {
+        let table = Configured::new();
+        let limiter = table.limiter(LeaseMode::default());
+        table.set_limits(&[("rps", per_minute(60_000)), ("tps", per_minute(60_000))]);
+        let call = limiter.acquire("u0", "r").consume("rps", 1).no_cascade();
+        let call = call.prepare().await.unwrap();
+        let ask = async || drop(call.acquire_for("u1").await.unwrap());
+        let permit = loop {
+            if let Some(permit) = call.try_acquire_for("u1") {
+                break permit;
+            }
+            ask().await;
+        };
+        if is_released {
+            sleep(5 * SECOND).await;
+            permit.release();
+        } else {
+            sleep(2 * MINUTE).await;
+            permit.into_permit().adjust("rps", -1).await.unwrap();
+        }
+        for _ in 0..50 {
+            ask().await;
+            sleep(PACE).await;
+        }
+        assert!(call.try_acquire_for("u1").is_some(), "released {is_released}");
+    }
+}
+
 /// The second request names all of its limits, so it reads none, and enters while the first one's
 /// write is prepared.
 #[tokio::test(start_paused = true)]

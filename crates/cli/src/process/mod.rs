@@ -44,7 +44,7 @@ Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarant
 were not delivered, or --once was stopped early, 2 bad input, 5 the table or its stream cannot be
 used.")]
 pub(crate) struct Args {
-    /// Stop when all records in the stream are counted.
+    /// Stop when the records that are in the stream by now are counted.
     #[arg(long)]
     once: bool,
     /// Save the position in the stream to this file, and continue from there. Without it, up to 24

@@ -112,9 +112,10 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // The refill time that the write found shows if another process had claimed. A
-                // claim requires that of `before`, so no other process had claimed. Any other write
-                // leaves the refill time alone, so the image after it still has the one found.
+                // The refill time in the item, just before the write, shows whether another process
+                // had claimed. A claim succeeds only if the item still has the refill time of
+                // `before`. So if this write is a claim, no other process had claimed. Other writes
+                // do not change the refill time, so `after` shows the one that the write found.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }
@@ -317,8 +318,9 @@ impl<W> WriteQueue<W> {
                     Upkeep::Extend => self.end_extension(),
                 }
             }
-            // The request that was to be refused after this write does not fail with it. The queue
-            // refuses it from a recent image, or reads first.
+            // This write failed, or its answer was lost. The request that waits for its refusal
+            // does not fail for that reason. The queue refuses it from a recent image, or reads
+            // first.
             (_, Upkeep::Reconfigure) => {
                 self.members().for_each(|member| member.answered_since_entry = Default::default());
             }

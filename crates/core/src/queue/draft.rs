@@ -42,9 +42,9 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. If refill that no write has claimed has filled the bucket by now, such a debit makes
-    /// room below the cap, and the next claim fills that room with refill that would have been
-    /// lost. Then the debit has no effect.
+    /// range. The bucket may be full by now if unclaimed refill is counted. A forced debit then
+    /// makes room below the cap. The next claim fills that room with refill that would otherwise be
+    /// lost. So the debit has no effect.
     pub(super) is_forced: bool,
 }
 

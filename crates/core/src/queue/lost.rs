@@ -8,9 +8,9 @@ use super::unacked::{UnackedWrite, image_cannot_tell};
 use crate::RequestId;
 
 impl<W> WriteQueue<W> {
-    /// Finishes the shared write if an image shows its id. If it is in doubt, and the item of
-    /// bucket 0, which stands for all ([`UnackedWrite::ids_before`]), may have forgotten its id, it
-    /// becomes unacked, and its requests wait again.
+    /// Finishes the shared write if an image shows its id. If the write is in doubt and the item of
+    /// bucket 0 may have forgotten the write's id, the write becomes unacked, and its requests wait
+    /// again. Bucket 0 stands for all buckets ([`UnackedWrite::ids_before`]).
     pub(super) fn finish_if_shown(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
@@ -35,8 +35,8 @@ impl<W> WriteQueue<W> {
     /// ambiguous. The fence itself adds ids, which may push out the last of `ids_before`. So a
     /// write that had not happened may count as ambiguous, too.
     ///
-    /// Of an ambiguous write, waiting requests that must not be repeated (`must_not_repeat`) end as
-    /// ambiguous. The others wait on.
+    /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
+    /// queue ends these as ambiguous. The other requests of the write keep waiting.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -83,9 +83,10 @@ impl<W> WriteQueue<W> {
             let image = self.buckets[0].image();
             if image_cannot_tell(&write.ids_before, image, &write.id) {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
-                // write must fence it. From now on the item's present ids are `ids_before`: the
-                // write counts again only when the item may have forgotten all of them, too.
-                // Without an item nothing can show the write, so it counts again at each image.
+                // write must fence it. The queue replaces `ids_before` by the ids that the item has
+                // now. The write counts as ambiguous again only when the item has dropped all of
+                // these. Without an item nothing can show the write, so it counts again at each
+                // image.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 self.end_as_ambiguous(&write, must_not_repeat);

@@ -97,9 +97,9 @@ impl<W> WriteQueue<W> {
     /// The instant up to which refill counts for the next request of a draft.
     ///
     /// To use refill since the last claim, a write must claim, and then it fails if any other
-    /// process claims first. If that has just happened (`outruns_in_a_row`), only the first acquire
-    /// or lease of the draft uses that refill. Later acquires count refill up to the last claim
-    /// only, unless that claim is as old as the claim interval.
+    /// process claims first. After an outrun (`outruns_in_a_row`), only the first acquire or lease
+    /// of a draft may use that refill. A later acquire counts refill up to the last claim. If that
+    /// claim is at least one claim interval old, the later acquire counts all refill, too.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.settings.interval.0);
         let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));

@@ -101,9 +101,9 @@ impl<W> WriteQueue<W> {
         member.answered_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
-    /// Refuses a request whose write was outrun, if a recent claim of some bucket's refill left too
-    /// little there. Refill since the claim does not count: otherwise every process would write
-    /// again, to claim a few milliseconds of refill.
+    /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
+    /// claim there is recent. Refill since that claim does not count: otherwise every process would
+    /// write again, to claim a few milliseconds of refill.
     ///
     /// A claim is recent if it is younger than the claim interval. If it was made before this
     /// request came (`started_at`), it must be younger than `refusal_age_max_ms`, too.
@@ -150,9 +150,9 @@ impl<W> WriteQueue<W> {
 
     /// Refuses a request that was passed over (the requests before it took the tokens that it
     /// needs), if a later answer shows that those requests left too little. Refill counts up to the
-    /// time when it was passed over; later refill counts only if a write has claimed it. Other
-    /// later refill must not grant the request: that would be waiting, and its caller did not ask
-    /// to wait. After a boundary of a calendar the request is not refused here.
+    /// time at which the request was passed over. Later refill counts only if a write has claimed
+    /// that refill. Other later refill must not grant the request: that would be waiting, and its
+    /// caller did not ask to wait. After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,

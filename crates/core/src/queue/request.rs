@@ -32,9 +32,10 @@ pub enum Purpose {
     /// Adds its amounts to the consumption, and is never refused; negative amounts give tokens
     /// back. It stands even if its caller has left.
     Correct,
-    /// Takes tokens of one bucket: as many as it wants and the bucket can spare, and at least its
-    /// amounts. The same write settles earlier leases. A lease stands even if its caller has left:
-    /// it gets its outcome when it enters again under its id.
+    /// Takes tokens of one bucket. It takes at least its amounts. If the bucket can spare more, it
+    /// takes up to the amounts that its terms want (`LeaseTerms::wanted`). The same write settles
+    /// earlier leases. A lease stands even if its caller has left: it gets its outcome when it
+    /// enters again under its id.
     Lease(Arc<LeaseTerms>),
     /// Gives back the tokens of an acquire whose caller has left. The queue writes it only while
     /// some caller waits.
@@ -65,9 +66,10 @@ pub enum Outcome {
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     NoRoom(usize, LimitName),
-    /// The answer to a write was lost, and nothing can tell any more if the write took effect. An
-    /// acquire, or a correction that only takes, is written again instead, unless the answers to
-    /// more writes were lost than one write can fence.
+    /// The answer to a write was lost, and nothing can tell any more if the write took effect. The
+    /// queue writes an acquire again instead, and also a correction that only takes. There is one
+    /// exception: one write can fence only a few lost writes. All requests of further lost writes
+    /// end as ambiguous, those of the oldest first.
     Ambiguous,
     /// The request has used all of its attempts, and none is known to have succeeded: other writers
     /// came first, the table was busy, or answers were lost.

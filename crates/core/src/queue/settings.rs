@@ -34,7 +34,7 @@ pub(super) const BUCKETS_MAX: usize = 2;
 /// The trade-offs of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QueueSettings {
-    /// The time for which a claim serves later writers.
+    /// For this long after a claim, writers take tokens without a claim of their own.
     pub interval: ClaimInterval,
     /// The greatest age, in milliseconds, at which an image from before a request may refuse the
     /// request. Zero: such an image never does.

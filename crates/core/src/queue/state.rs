@@ -83,9 +83,9 @@ pub(super) struct SharedWrite<W> {
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. As long as the item
-    /// has one of them, it has not forgotten the write (`image_cannot_tell`). If the image
-    /// was out of date, the item loses them sooner: the queue then assumes too early that the write
-    /// may be forgotten, never too late.
+    /// has one of them, it has not forgotten the write (`image_cannot_tell`). If the image was out
+    /// of date, the item drops these ids sooner. Then the queue assumes too early that the item may
+    /// have forgotten the write. It never assumes so too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,

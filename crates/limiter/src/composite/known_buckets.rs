@@ -1,8 +1,8 @@
 //! The newest known image of each bucket, and the lanes of its requests.
 //!
 //! An image is a guess: a plan made from it carries the conditions under which the plan is right.
-//! So an image may be old or derived, and it may be evicted at any time. Only a refusal must not be
-//! based on an old or derived image.
+//! So an image may be old or derived, and it may be evicted at any time. A refusal needs more: an
+//! authoritative image that is recent, or that answers a call sent after the request entered.
 
 use std::convert::Infallible;
 use std::ops::Range;

@@ -188,11 +188,11 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// A newer configuration for a bucket whose item follows a later change than `configuration`
-    /// does. It comes from the directory if another request has learned it meanwhile, or else from
-    /// a strongly consistent read. If a level is older than in the item even after that read, the
-    /// level was deleted by hand or the table was restored: then the item will be brought to the
-    /// limits that were read ([`StoredRules::outranks`]).
+    /// A newer configuration, for a bucket whose item follows newer stored limits than
+    /// `configuration`. It comes from the directory if another request has learned it meanwhile, or
+    /// else from a strongly consistent read. The levels just read may still look older than those
+    /// that the item follows. Then somebody deleted a level by hand or restored the table. A later
+    /// write brings such an item to the limits that were read ([`StoredRules::outranks`]).
     ///
     /// `None`, and the item stays as it is: another request is reading, or the levels cannot be
     /// read now.

@@ -159,8 +159,7 @@ impl Windows<'_> {
             let windows = self.read(kind, from..self.now).await?;
             let Some(first) = windows.first() else { continue };
             let first_ms = first.window.start_s() * 1_000;
-            let is_new =
-                first_ms - from.get() > DAY_MS && self.read(kind, before..from).await?.is_empty();
+            let is_new = first_ms > from.get() && self.read(kind, before..from).await?.is_empty();
             let since_ms = if is_new { first_ms } else { from.get() };
             let elapsed_ms = (self.now.get() - since_ms).max(DAY_MS);
             return Ok(Some(self.sum(&windows) * i128::from(DAY_MS) / i128::from(elapsed_ms)));

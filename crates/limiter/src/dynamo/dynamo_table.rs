@@ -212,7 +212,8 @@ impl Table for DynamoTable {
             }
             let rest = output.unprocessed_keys.and_then(|mut rest| rest.remove(&*self.name));
             wanted = rest.map(|rest| rest.keys).unwrap_or_default();
-            // If it were asked again at once, it would leave them out again.
+            // DynamoDB returned none of the items that were left. A second request at once would
+            // get none either.
             if !wanted.is_empty() && found.len() == before {
                 return Err(TableError::Throttled("BatchGetItem leaves all items out".into()));
             }

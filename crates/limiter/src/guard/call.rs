@@ -76,9 +76,9 @@ impl Guard {
                 self.degrade(request, cause, || source)
             }
             // `Unavailable` with an `AcquireError` inside: the store answers, but the request is in
-            // doubt (`error_at_deadline` in `composite/request_error.rs`). An inner `Contended` is
-            // returned without the wrapper, because its own documentation says that tokens may have
-            // been taken. Another inner error does not say so, and keeps the wrapper.
+            // doubt (`error_at_deadline` in `composite/request_error.rs`). The wrapper tells the
+            // caller that tokens may have been taken. `Contended` says this itself, so the guard
+            // returns it bare. No other inner error says it, so the guard keeps the wrapper.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

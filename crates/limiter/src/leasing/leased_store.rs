@@ -171,10 +171,14 @@ impl Leased {
         }
     }
 
-    /// The bucket of a correction, and its limits.
-    fn corrected(&self, correction: &Correction<'_>) -> (Arc<LeasedBucket>, Arc<Configuration>) {
-        let configuration = Arc::new(correction.configuration.clone());
-        (self.bucket(correction.bucket, &configuration, &Amounts::new()), configuration)
+    /// The bucket of a correction, and its limits. `None`: the bucket is not held. A new one would
+    /// have slots for the limits of this correction alone.
+    fn corrected(
+        &self,
+        correction: &Correction<'_>,
+    ) -> Option<(Arc<LeasedBucket>, Arc<Configuration>)> {
+        let bucket = self.leaser.buckets.get(correction.bucket)?;
+        Some((bucket, Arc::new(correction.configuration.clone())))
     }
 
     /// Splits a correction into the part for the pools and the rest for the store.
@@ -234,7 +238,9 @@ impl Store for Leased {
                 _ = self.leaser.buckets.with(correction.bucket, count);
                 return adjusted;
             }
-            let (bucket, configuration) = self.corrected(correction);
+            let Some((bucket, configuration)) = self.corrected(correction) else {
+                return self.leaser.store.adjust(correction, clock).await;
+            };
             let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
             let mut adjusted = Adjusted::default();
             // The store comes first: if it fails, no pool may have changed.
@@ -263,7 +269,7 @@ impl Store for Leased {
         if correction.mark.is_some() {
             return None;
         }
-        let (bucket, configuration) = self.corrected(correction);
+        let (bucket, configuration) = self.corrected(correction)?;
         let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         if !rest.is_empty() {
             let demands = bucket.demands(&rest)?;

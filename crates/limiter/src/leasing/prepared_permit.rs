@@ -5,8 +5,8 @@ use std::time::Duration;
 use sluicegate_core::EntityId;
 
 use super::found::Found;
-use super::key_ref::KeyRef;
 use super::leased::Leased;
+use super::leased_bucket::LeasedBucket;
 use crate::degraded::Degraded;
 use crate::error::LimitExceeded;
 use crate::limiter::Limiter;
@@ -103,14 +103,15 @@ impl PreparedPermit<'_> {
 
     /// Gives back the tokens of another entity's own bucket.
     fn give_back_of(&self, entity: &EntityId, found: &Found) {
-        let PreparedRequest { leased, request, .. } = self.of;
-        let first = &found.parts[0];
-        let key = KeyRef { entity: entity.as_str(), resource: request.resource.as_str() };
-        match leased.leaser.buckets.get(&key) {
-            Some(bucket) if bucket.layout == first.bucket.layout => {
-                leased.leaser.put_back(&bucket, &first.demands, &found.for_others);
-            }
-            _ => leased.give_back_part(found.first_part(entity.clone())),
+        let (leaser, first) = (&self.of.leased.leaser, &found.parts[0]);
+        let part = found.first_part(entity.clone());
+        let layout = &first.bucket.layout;
+        let new = || LeasedBucket::new(entity.clone(), layout.clone());
+        let bucket = leaser.buckets.get_or_insert(&part.bucket, new);
+        if bucket.layout == *layout {
+            leaser.put_back(&bucket, &first.demands, &found.for_others);
+        } else {
+            self.of.leased.give_back_part(part);
         }
     }
 

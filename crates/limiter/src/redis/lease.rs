@@ -70,8 +70,8 @@ impl LeaseCalls for RedisStore {
         0
     }
 
-    /// Limits on Redis are set when the store is made, so they do not change. `before` may come
-    /// from a request of another entity.
+    /// Limits on Redis are set when the store is made, so they do not change. `before` has none of
+    /// them if a call that was prepared for another entity gave the bucket its limits.
     fn limits_now<'a>(
         &'a self,
         bucket: &'a BucketId,

@@ -41,10 +41,10 @@ impl AcquireRequest<&Limiter> {
         result
     }
 
-    /// Takes the tokens if they are held, as `try_acquire` does. Three kinds of requests do not take
-    /// them here: one that may wait, because others may be before it; any while spans are recorded,
-    /// because its span is opened further on (`in_acquire_span`); and any while the store is
-    /// unavailable, because taking may start a lease.
+    /// Takes the tokens if they are held, as `try_acquire` does. Three kinds of requests do not
+    /// take them here. A request that may wait does not, because others may be ahead of it. While
+    /// spans are recorded, no request does, because `in_acquire_span` opens the span later. While
+    /// the store is unavailable, no request does, because taking may start a lease.
     #[cfg(feature = "leasing")]
     fn take_held(&self) -> Option<Permit> {
         let leased = self.limiter().leased()?;

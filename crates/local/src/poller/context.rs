@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::handler::Handler;
 use super::record::created_s;
@@ -45,8 +46,8 @@ pub(super) struct Context<'a, S, H> {
     pub(super) settings: &'a Settings,
     pub(super) progress: &'a Mutex<Report>,
     pub(super) mode: Mode,
-    /// The time at which the run began.
-    pub(super) begin: SystemTime,
+    /// The time at which the run began, by two clocks.
+    pub(super) begin: (SystemTime, Instant),
     pub(super) stop: watch::Receiver<bool>,
 }
 
@@ -76,11 +77,16 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
         Ok(startable.cloned().collect())
     }
 
-    /// True if a drain need not read on: the record was made after it began.
-    pub(super) fn is_after_begin(&self, record: &RawValue) -> bool {
-        let begin = self.begin.duration_since(UNIX_EPOCH).unwrap_or_default() + CREATED_ROUNDING;
-        self.mode == Mode::Drain
-            && created_s(record).is_some_and(|created_s| created_s > begin.as_secs_f64())
+    /// True if a drain need not read on: the record was made after it began. `behind_s` is the time
+    /// by which the clock of this machine is behind at least, as earlier records of the shard showed.
+    pub(super) fn is_after_begin(&self, record: &RawValue, behind_s: &mut f64) -> bool {
+        let (begin, instant) = self.begin;
+        let begin_s = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let Some(created_s) = created_s(record).filter(|_| self.mode == Mode::Drain) else {
+            return false;
+        };
+        *behind_s = behind_s.max(created_s - begin_s - instant.elapsed().as_secs_f64());
+        created_s - begin_s - *behind_s > CREATED_ROUNDING.as_secs_f64()
     }
 
     pub(super) fn stopping(&self) -> bool {

@@ -168,7 +168,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
 
     async fn run(&mut self, mode: Mode, stop: watch::Receiver<bool>) -> Result<Report, Error> {
         let Self { source, handler, settings, progress, finished } = self;
-        let begin = SystemTime::now();
+        let begin = (SystemTime::now(), Instant::now());
         let context = Context { source, handler, settings, progress, mode, begin, stop };
         let mut active = BTreeSet::new();
         let mut turns = FuturesUnordered::new();

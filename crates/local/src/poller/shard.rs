@@ -45,6 +45,8 @@ pub(super) struct Worker {
     ended: bool,
     /// True if a record was read that was made after the beginning of a drain.
     is_past_begin: bool,
+    /// See [`Context::is_after_begin`].
+    behind_s: f64,
     faults: Option<Faults>,
 }
 
@@ -65,6 +67,7 @@ impl Worker {
             is_closed: shard.is_closed,
             ended: false,
             is_past_begin: false,
+            behind_s: 0.0,
             faults: settings.duplicates.map(|duplicates| Faults::new(duplicates, &shard.id)),
         }
     }
@@ -130,7 +133,7 @@ impl Worker {
             self.ended = page.ended;
             if let Some(last) = page.records.last() {
                 self.read_to = Some(last.position.clone());
-                self.is_past_begin |= context.is_after_begin(&last.json);
+                self.is_past_begin |= context.is_after_begin(&last.json, &mut self.behind_s);
                 self.buffer.extend(page.records);
                 empty_reads = 0;
                 continue;

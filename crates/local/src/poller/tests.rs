@@ -211,10 +211,19 @@ impl Source for Growing {
     }
 }
 
-/// An open shard whose writers never pause: each read finds a record that was just made, and each
-/// takes a second.
-#[derive(Default)]
-struct Busy(AtomicU64);
+/// An open shard whose writers never pause: each read takes a second and finds a record that was
+/// just made, by a clock that is so many seconds ahead of this machine's.
+struct Busy {
+    reads: AtomicU64,
+    ahead_s: i64,
+    began: (SystemTime, Instant),
+}
+
+impl Busy {
+    fn new(ahead_s: i64) -> Self {
+        Self { reads: AtomicU64::default(), ahead_s, began: (SystemTime::now(), Instant::now()) }
+    }
+}
 
 impl Source for Busy {
     async fn shards(&self) -> Result<Vec<Shard>, Error> {
@@ -222,9 +231,11 @@ impl Source for Busy {
     }
 
     async fn read(&self, _: &str, _: Option<&Position>, _: usize) -> Result<Page, Error> {
-        let number = self.0.fetch_add(1, Ordering::Relaxed);
-        let created = SystemTime::now() + Duration::from_secs(number);
+        let number = self.reads.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let created = self.began.0 + self.began.1.elapsed();
         let created_s = created.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let created_s = created_s.checked_add_signed(self.ahead_s).unwrap();
         let change = serde_json::json!({
             "SequenceNumber": id(number), "ApproximateCreationDateTime": created_s,
         });
@@ -235,15 +246,17 @@ impl Source for Busy {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_drain_ends_beside_writers_that_never_pause() {
-    let handler = Script::new(|_: &[u64]| Answer::Done);
-    let mut poller = Poller::new(Busy::default(), &handler, settings(1));
-    let drained = tokio::time::timeout(Duration::from_secs(60), poller.drain()).await;
-    let report = drained.expect("it ends").unwrap();
-    // The first one was there before, and one is read that was made later.
-    assert!((2..=4).contains(&report.records), "{report:?}");
-    assert_eq!(report.records, handler.batches().len() as u64, "what was read is delivered");
+    // If this machine's clock is ahead, the records of that time count as earlier ones.
+    for (ahead_s, records) in [(0, 2..=4), (30, 2..=4), (-30, 31..=34)] {
+        let handler = Script::new(|_: &[u64]| Answer::Done);
+        let mut poller = Poller::new(Busy::new(ahead_s), &handler, settings(1));
+        let drained = tokio::time::timeout(Duration::from_secs(60), poller.drain()).await;
+        let report = drained.expect("it ends").unwrap();
+        assert!(records.contains(&report.records), "{ahead_s}: {report:?}");
+        assert_eq!(report.records, handler.batches().len() as u64, "what was read is delivered");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use sluicegate::dynamo::{TableSetupError, stream_arn};
 use sluicegate::error::ItemError;
 use sluicegate::store::{Consistency, Table};
 use sluicegate::types::{CompositeBucket, EpochMillis, WindowKind, WindowSpan};
-use sluicegate::{EntityId, Resource};
+use sluicegate::{Clock as _, EntityId, Resource, SystemClock};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Window, WindowKinds};
 use sluicegate_local::poller::{Poller, Settings, StreamSource};
@@ -25,6 +25,8 @@ use crate::usage::windows::read;
 use crate::whose::Whose;
 
 const OF: &str = "windows against counters";
+/// A record is counted by then, in milliseconds: Lambda gathers a batch for five minutes at most.
+const COUNTED_WITHIN_MS: i64 = 6 * 60_000;
 
 pub(super) async fn check(
     connection: &Connection,
@@ -94,11 +96,27 @@ async fn check_bucket(
         is_counted |= !held.is_empty();
         compare(&name, kind, &changes, &held, findings);
     }
-    if !is_counted && changes.iter().any(|change| change.counts.is_some()) {
-        findings
-            .differs(name, "no window counts its records in the stream: does the processor run?");
+    for kind in [WindowKind::Hour, WindowKind::DAY] {
+        is_counted |= !held(connection, entity, resource, kind, &changes).await?.is_empty();
+    }
+    if !is_counted {
+        not_counted(&name, &changes, SystemClock.now(), findings);
     }
     Ok(())
+}
+
+/// Notes that no window counts the changes.
+fn not_counted(name: &str, changes: &[Change], now: EpochMillis, findings: &mut Findings) {
+    let times = changes.iter().filter_map(|change| Some(change.counts.as_ref()?.0));
+    match times.min() {
+        Some(first) if now.get() - first.get() > COUNTED_WITHIN_MS => findings.differs(
+            name,
+            "no window counts its records in the stream: does the processor run, and which kinds \
+             does it count?",
+        ),
+        Some(_) => findings.unchecked(name, "its records are new and may be counted in a moment"),
+        None => {}
+    }
 }
 
 /// The current counters of a bucket; none: the bucket does not exist.
@@ -218,6 +236,19 @@ mod tests {
         assert!(!lead_up(&changes, None));
         changes.remove(1);
         assert!(!lead_up(&changes, Some(&counters(16))));
+    }
+
+    #[test]
+    fn records_that_no_window_counts_differ_when_they_are_old() {
+        let changes = changes(None, &[(5, 5), (6, 6)]);
+        let found = |now_ms: i64, changes: &[Change]| {
+            let (mut findings, now) = (Findings::default(), EpochMillis::new(now_ms).unwrap());
+            not_counted("u", changes, now, &mut findings);
+            (findings.differ.len(), findings.unchecked.len())
+        };
+        assert_eq!(found(5 * HOUR_MS + COUNTED_WITHIN_MS, &changes), (0, 1));
+        assert_eq!(found(5 * HOUR_MS + COUNTED_WITHIN_MS + 1, &changes), (1, 0));
+        assert_eq!(found(9 * HOUR_MS, &[]), (0, 0), "nothing is to be counted");
     }
 
     #[test]

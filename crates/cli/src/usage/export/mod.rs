@@ -105,7 +105,9 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         Some(named) => named.clone(),
         None => resources(&reader, &days.span()).await?,
     };
-    let table = connection.describe_table().await?.table_arn.unwrap_or_default();
+    let described = connection.describe_table().await?;
+    let none = || CliError::empty("DescribeTable", connection.table());
+    let table = described.table_arn.ok_or_else(none)?;
     let settings = Settings {
         table: &table,
         format: args.format.name(),
@@ -145,8 +147,8 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
     };
     exporter.progress.finish();
-    let Exported { rows, place, has_days } = exported?;
-    let nothing = if has_days {
+    let Exported { rows, place, has_windows } = exported?;
+    let nothing = if has_windows {
         String::new()
     } else {
         let of = if args.resources.is_empty() { "" } else { " of these resources" };
@@ -183,8 +185,8 @@ async fn open(
 struct Exported {
     rows: usize,
     place: String,
-    /// False: no row was found, now or before.
-    has_days: bool,
+    /// False: every day was read, and has no window.
+    has_windows: bool,
 }
 
 /// Exports to the destination.
@@ -195,8 +197,9 @@ async fn export<R: Fn(&WindowSpan) -> Windows>(
 ) -> Result<Exported, CliError> {
     if let Some(folder) = folder {
         let written = exporter.write_folder(folder).await?;
-        let has_days = written.files + written.there + written.left_out > 0;
-        return Ok(Exported { rows: written.rows, place: written.summary(), has_days });
+        let Written { files, there, open, left_out, rows } = written;
+        let has_windows = files + there + open + left_out > 0;
+        return Ok(Exported { rows, place: written.summary(), has_windows });
     }
     match file {
         Some(path) => write_file(exporter, path).await?,
@@ -204,7 +207,8 @@ async fn export<R: Fn(&WindowSpan) -> Windows>(
     }
     let rows = exporter.progress.rows();
     let place = file.map(|path| format!(" in {}", path.display())).unwrap_or_default();
-    Ok(Exported { rows, place, has_days: rows > 0 })
+    let has_windows = exporter.empty.len() < exporter.days.iter().count();
+    Ok(Exported { rows, place, has_windows })
 }
 
 async fn write_file<R: Fn(&WindowSpan) -> Windows>(
