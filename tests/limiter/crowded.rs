@@ -6,12 +6,15 @@ use sluicegate::dynamo::DynamoTable;
 use sluicegate::error::InvalidRequest;
 use sluicegate::settings::{CascadeMode, StoreSettings};
 use sluicegate::types::{LIMITS_MAX, LimitsScope, WritePath};
-use sluicegate::{AcquireError, AcquireRequest, EntityId, Limit, TestClock};
+use sluicegate::{
+    AcquireError, AcquireRequest, CompositeStore, EntityId, LeaseSettings, Limit, Limiter,
+    TestClock,
+};
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 
 use crate::support::{
     Engine, Shared, T0, at, bucket, limiter, name as limit_name, on_every_store, on_every_table,
-    with_settings,
+    patient, with_settings,
 };
 
 /// As long as a limit's name can be.
@@ -145,7 +148,13 @@ async fn limits_that_are_deleted_make_room() {
         limiter.set_limits(&scope, &unused).await.unwrap();
         let unused: Vec<_> = (0..3).map(|n| limit_name(&name(n))).collect();
         limiter.delete_limits(&scope, &unused).await.unwrap();
-        for n in LIMITS_MAX..LIMITS_MAX + 3 {
+        // The first one is a lease of another process, which has not read them.
+        let store = CompositeStore::with_table(table.clone());
+        let builder = Limiter::builder(store).clock(clock.clone());
+        let leasing = patient(builder.leasing(LeaseSettings::default()));
+        let first = leasing.acquire("u", "r").consume(name(LIMITS_MAX), 1);
+        first.limits(limits(LIMITS_MAX..LIMITS_MAX + 1)).no_cascade().await.unwrap();
+        for n in LIMITS_MAX + 1..LIMITS_MAX + 3 {
             ask(n).await.unwrap();
         }
         full(ask(LIMITS_MAX + 3).await);

@@ -93,6 +93,12 @@ pub trait Store: Any + Send + Sync {
         None
     }
 
+    /// The number of answers that a store behind this one gave to a store that leases, for writes
+    /// and reads of its own. A grant of held tokens does not show them.
+    fn answers(&self) -> u64 {
+        0
+    }
+
     /// The store behind this one, if there is one.
     fn inner(&self) -> Option<&dyn Store> {
         None
@@ -184,6 +190,8 @@ pub struct Correction<'a> {
     /// The mark of a correction that is made once; `None`: the id alone keeps it from being made
     /// twice.
     pub mark: Option<&'a Mark>,
+    /// True if an earlier attempt under this id may have been made. Only the store can tell.
+    pub is_repeated: bool,
     /// The most time that the whole call may take.
     pub deadline: Duration,
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{DEADLINE, FAILURES, is_unavailable, timed};
 use crate::scripted::{Act, Scripted};
 use crate::simulated::Simulated;
+use crate::support::{Shared as _, bucket, name};
 
 macro_rules! ask {
     ($limiter:expr, $entity:expr) => {
@@ -236,4 +237,78 @@ async fn a_correction_of_what_is_held_says_nothing_of_the_store() {
     assert_eq!(took, DEADLINE, "this one is on trial");
     let (_, took) = timed(ask!(limiter, "other")).await;
     assert_eq!((took, limiter.counters().outages.get()), (Duration::ZERO, 1));
+}
+
+/// A cold key costs a read in write-behind, and no write.
+#[tokio::test(start_paused = true)]
+async fn a_read_or_a_lease_that_is_answered_ends_the_outage() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 100 }] {
+        let (limiter, table) = away(OnUnavailable::Allow, mode).await;
+        table.always(Act::Answer);
+        tokio::time::sleep(super::PROBED).await;
+        assert!(ask!(limiter, "cold").await.unwrap().degraded().is_none());
+        table.always(Act::Slow(Duration::from_millis(5)));
+        let (one, other) = tokio::join!(ask!(limiter, "colder"), ask!(limiter, "coldest"));
+        for permit in [one, other] {
+            assert!(permit.unwrap().degraded().is_none(), "{mode:?}");
+        }
+    }
+}
+
+/// The deadline ends the commit's second attempt: the table answered the first one.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_commit_is_no_outage() {
+    let table = Scripted::default();
+    let clock = Simulated { start: Instant::now(), off_ms: 0 };
+    let settings =
+        LeaseSettings { mode: LeaseMode::WriteBehind { threshold: 50 }, ..Default::default() };
+    let store = CompositeStore::with_table(table.clone());
+    let builder = Limiter::builder(store).clock(clock).leasing(settings);
+    let limiter = builder.on_unavailable(OnUnavailable::Allow).build();
+    let ask = || {
+        let limits = [Limit::per_second("rps", 10_000)];
+        limiter.acquire("u", "r").consume("rps", 30).limits(limits).no_cascade()
+    };
+    ask().await.unwrap();
+    table.on_writes([Act::Throttle, Act::Hang]);
+    table.always(Act::Hang);
+    let contended = ask().await;
+    assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
+    assert_eq!(limiter.counters().undecided_by_store.get(), 0);
+}
+
+/// Nothing was held when the answer was lost. When the correction is made again, tokens are.
+#[tokio::test(start_paused = true)]
+async fn a_correction_in_doubt_is_not_made_from_held_tokens() {
+    for is_abandoned in [false, true] {
+        let table = Scripted::default();
+        let clock = Simulated { start: Instant::now(), off_ms: 0 };
+        let store = CompositeStore::with_table(table.clone());
+        let builder = Limiter::builder(store).clock(clock).leasing(LeaseSettings::default());
+        let limiter = builder.on_unavailable(OnUnavailable::Deny).build();
+        let permit = ask!(limiter, "u").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(limiter.leased().unwrap().held_keys(), 0);
+        table.on_writes([Act::LoseReply]);
+        table.always(Act::Hang);
+        let correction = permit.adjust("rps", 100);
+        if is_abandoned {
+            let left = tokio::time::timeout(Duration::from_millis(100), correction).await;
+            assert!(left.is_err());
+        } else {
+            correction.await.unwrap_err();
+        }
+        table.always(Act::Answer);
+        // The call that hangs is given up.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        for _ in 0..500 {
+            ask!(limiter, "u").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        permit.adjust("rps", 100).await.unwrap();
+        limiter.shutdown(Duration::from_secs(5)).await;
+        let stored = table.memory.stored(&bucket("u", "r")).await.unwrap();
+        let consumed = stored.limits[&name("rps")].consumed.get();
+        assert_eq!(consumed, 601_000, "abandoned {is_abandoned}");
+    }
 }

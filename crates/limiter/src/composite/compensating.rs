@@ -70,6 +70,7 @@ impl<T: Table> CompositeStore<T> {
                 bucket: &part.bucket,
                 amounts: &back,
                 configuration: &part.configuration,
+                is_repeated: false,
                 deadline,
             };
             let adjusted = self.adjust(&correction, clock).await;

@@ -179,7 +179,7 @@ impl<T: Table> CompositeStore<T> {
         let bucket = lease.bucket;
         let terms = Arc::new(terms(lease));
         let mut configuration = Arc::new(lease.configuration.clone());
-        let mut may_reread_limits = true;
+        let (mut may_reread_limits, mut may_look_for_limit) = (true, true);
         loop {
             let request = || QueuedRequest {
                 id: context.id.clone(),
@@ -233,6 +233,17 @@ impl<T: Table> CompositeStore<T> {
                         );
                         configuration = newer.boxed().await.unwrap_or(configuration);
                     }
+                    continue;
+                }
+                // As for an acquire. The id stays, as a lost lease may have it.
+                Outcome::Unknown(_) | Outcome::NoRoom(..) if may_look_for_limit => {
+                    may_look_for_limit = false;
+                    let (bucket, entry) = (bucket.clone(), self.known_buckets.entry(bucket));
+                    let amounts = terms.least();
+                    let mut target = BucketRequest { bucket, amounts, configuration, entry };
+                    let read = self.read_limits_again(&mut target, context).boxed().await;
+                    read.map_err(|error| (error, false))?;
+                    configuration = target.configuration;
                     continue;
                 }
                 Outcome::Unknown(limit) => InvalidRequest::UnknownLimit(limit).into(),

@@ -4,7 +4,7 @@ use crate::error::{AcquireError, AdjustError, InvalidRequest};
 use crate::store_error::BoxError;
 
 /// An error that may mean that the store is unavailable.
-pub(super) trait MaybeOutage {
+pub(crate) trait MaybeOutage {
     /// The error that came instead of an answer; `None`: the store answered.
     fn outage(&self) -> Option<&BoxError>;
     /// The reason why the request is invalid.

@@ -54,10 +54,10 @@ impl Guard {
             let cause = Cause::NotAsked { since: not_asked_error.since };
             return self.degrade(request, cause, || not_asked_error.into());
         };
-        let begin = Instant::now();
+        let (begin, answers) = (Instant::now(), self.store.answers());
         let result = self.watch_call(&pass, request.deadline, acquire()).await;
         match &result {
-            Ok(grant) if grant.is_held() => drop(pass),
+            Ok(grant) if grant.is_held() && self.store.answers() == answers => drop(pass),
             result => {
                 metered::answered("acquire", begin.elapsed());
                 self.note(pass, result);

@@ -38,6 +38,8 @@ impl Guard {
             bucket,
             amounts: &pending.amounts,
             configuration: &pending.configuration,
+            // An attempt before this one may have ended with its runtime.
+            is_repeated: true,
             deadline: self.correction_time_max(None),
         };
         let result = self.correct(&correction).await;

@@ -21,6 +21,7 @@ use crate::call::new_id;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
+use crate::guard::MaybeOutage as _;
 use crate::leasing_store::{Counting, LeaseRequest};
 use crate::store::Correction;
 
@@ -168,6 +169,7 @@ impl Leaser {
             bucket: &bucket.id(),
             amounts: &amounts,
             configuration: &configuration,
+            is_repeated: false,
             deadline,
         };
         let start = Instant::now();
@@ -339,7 +341,9 @@ fn not_committed(error: AdjustError) -> AcquireError {
         AdjustError::Setup(error) => error.into(),
         AdjustError::InvalidRequest(error) => error.into(),
         AdjustError::Contended => AcquireError::Contended { attempts: 0 },
-        error => AcquireError::Unavailable(error.into()),
+        error if error.outage().is_some() => AcquireError::Unavailable(error.into()),
+        // The store answers. The commit is in doubt, as a write of an acquire may be.
+        _ => AcquireError::Unavailable(AcquireError::Contended { attempts: 0 }.into()),
     }
 }
 

@@ -17,8 +17,6 @@ use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use super::waiters::Waiters;
 use crate::leasing_store::LeaseInDoubt;
 
-/// The most corrections in doubt that are remembered of a bucket.
-const IN_DOUBT_MAX: usize = 64;
 /// A bit that no id uses.
 const SOME: u64 = 1 << 63;
 
@@ -38,8 +36,7 @@ pub(super) struct BucketLedger {
     unfinished: Option<Box<Unfinished>>,
 }
 
-/// Exists while a task writes, and while a write has no answer. After a correction in doubt it
-/// stays.
+/// Exists while a task writes, and while a write has no answer.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     /// Allows one write at a time.
@@ -52,8 +49,6 @@ pub(super) struct Unfinished {
     pub(super) in_doubt: Option<Box<(LeaseInDoubt, LeasePlan)>>,
     /// A commit in flight or in doubt.
     pub(super) commit: Option<Commit>,
-    /// Corrections in doubt. If one is sent again, it goes to the store again, not to the pools.
-    corrections_in_doubt: Vec<RequestId>,
 }
 
 /// The amounts that a commit adds to the consumption at the store.
@@ -206,28 +201,11 @@ impl BucketLedger {
     pub(super) fn unreported_for_ms(&self, now_ms: i64) -> Option<i64> {
         self.has_unreported_use().then(|| self.unreported_since.age_ms(now_ms))
     }
-
-    pub(super) fn note_correction_in_doubt(&mut self, id: &RequestId) {
-        let corrections_in_doubt = &mut self.unfinished().corrections_in_doubt;
-        if corrections_in_doubt.len() == IN_DOUBT_MAX {
-            corrections_in_doubt.remove(0);
-        }
-        corrections_in_doubt.push(id.clone());
-    }
-
-    pub(super) fn is_correction_in_doubt(&self, id: &RequestId) -> bool {
-        self.unfinished
-            .as_ref()
-            .is_some_and(|unfinished| unfinished.corrections_in_doubt.contains(id))
-    }
 }
 
 impl Unfinished {
     fn is_done(&self) -> bool {
-        self.write_lock.is_none()
-            && self.in_doubt.is_none()
-            && self.commit.is_none()
-            && self.corrections_in_doubt.is_empty()
+        self.write_lock.is_none() && self.in_doubt.is_none() && self.commit.is_none()
     }
 }
 

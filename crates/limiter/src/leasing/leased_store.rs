@@ -1,6 +1,7 @@
 //! The store that hands out held tokens and asks another store for the rest.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -248,11 +249,6 @@ impl Store for Leased {
                 let rest = Correction { amounts: &rest, ..*correction };
                 let result = self.leaser.store.adjust(&rest, clock).await;
                 bucket.atomic.count_reply();
-                if matches!(result, Err(AdjustError::Unavailable(_)))
-                    && let Some(ledger) = bucket.ledger().as_mut()
-                {
-                    ledger.note_correction_in_doubt(correction.id);
-                }
                 if matches!(result, Err(AdjustError::Ambiguous(_))) {
                     // The correction counts as made, and is not repeated.
                     self.take_back(&bucket, &configuration, &back);
@@ -266,20 +262,14 @@ impl Store for Leased {
     }
 
     fn adjust_held(&self, correction: &Correction<'_>) -> Option<Adjusted> {
-        if correction.mark.is_some() {
+        if correction.mark.is_some() || correction.is_repeated {
             return None;
         }
         let (bucket, configuration) = self.corrected(correction)?;
         let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         if !rest.is_empty() {
             let demands = bucket.demands(&rest)?;
-            let is_in_doubt = bucket
-                .ledger()
-                .as_ref()
-                .is_some_and(|ledger| ledger.is_correction_in_doubt(correction.id));
-            if is_in_doubt
-                || !self.leaser.take(&bucket, &demands, None, self.leaser.now_coarse_ms())
-            {
+            if !self.leaser.take(&bucket, &demands, None, self.leaser.now_coarse_ms()) {
                 return None;
             }
         }
@@ -335,6 +325,10 @@ impl Store for Leased {
 
     fn known_by_leasing(&self, request: &Request) -> Option<Vec<BucketGrant>> {
         Some(self.known_parts(request)?.into_iter().map(|part| part.grant).collect())
+    }
+
+    fn answers(&self) -> u64 {
+        self.leaser.answers.load(Ordering::Relaxed)
     }
 
     fn inner(&self) -> Option<&dyn Store> {

@@ -1,7 +1,7 @@
 //! Holds the buckets of the process, and gets tokens for a request: from the pools, or from the
 //! store.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub(super) struct Leaser {
     /// Held while buckets are evicted.
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
     is_shut: AtomicBool,
+    /// See [`Store::answers`](crate::store::Store::answers).
+    pub(super) answers: AtomicU64,
     /// The average duration of a write, in milliseconds.
     write_ms: AtomicI64,
     last_reading: Mutex<LastReading>,
@@ -91,6 +93,7 @@ impl Leaser {
             turned_away: AtomicUsize::new(0),
             evicting: Arc::default(),
             is_shut: AtomicBool::new(false),
+            answers: AtomicU64::new(0),
             write_ms: AtomicI64::new(0),
             last_reading: Mutex::new(LastReading { ms: i64::MIN, set_backs: 0 }),
             meter: Meter::default(),
@@ -289,6 +292,9 @@ impl Leaser {
         if !matches!(result, Err(AcquireError::Unavailable(_))) {
             unfinished.last_reply_at = Some(Instant::now());
             turn.bucket.atomic.count_reply();
+            if !need.is_empty() {
+                self.answers.fetch_add(1, Ordering::Relaxed);
+            }
         }
         unfinished.waiters.serve(&turn.bucket.atomic, self.wait_time(Instant::now()));
         result

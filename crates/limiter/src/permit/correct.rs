@@ -77,6 +77,7 @@ impl Permit {
                     bucket: &part.bucket,
                     amounts: &write.amounts,
                     configuration: &part.configuration,
+                    is_repeated: write.is_in_doubt,
                     deadline: until.saturating_duration_since(Instant::now()),
                 };
                 self.limiter.guard().correct(&correction).await

@@ -53,7 +53,7 @@ pub(super) struct CorrectionWrite {
     /// cut at the end of the range of amounts. For giving back, it is empty.
     surplus_left: Amounts,
     /// True if the write may have taken effect already.
-    is_in_doubt: bool,
+    pub(super) is_in_doubt: bool,
 }
 
 impl CorrectionLog {

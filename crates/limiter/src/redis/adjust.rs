@@ -20,7 +20,7 @@ impl RedisStore {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
-        let Correction { id, bucket, amounts, configuration, mark, deadline } = *correction;
+        let Correction { id, bucket, amounts, configuration, mark, deadline, .. } = *correction;
         check_amounts(amounts)?;
         // A permit may have the limits of a request for another entity.
         let configuration = Arc::new(self.configured.of(bucket, &configuration.explicit)?);

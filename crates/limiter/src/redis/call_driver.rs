@@ -117,8 +117,15 @@ impl RedisStore {
             let amounts = &-&amounts;
             for ScriptBucket { bucket, configuration } in &shape.targets {
                 let id = &new_id();
-                let (mark, deadline) = (None, RETURN_TIME);
-                let correction = Correction { id, bucket, amounts, configuration, mark, deadline };
+                let correction = Correction {
+                    id,
+                    bucket,
+                    amounts,
+                    configuration,
+                    mark: None,
+                    is_repeated: false,
+                    deadline: RETURN_TIME,
+                };
                 let _ = store.correct(&correction, &*clock).await;
             }
         });

@@ -193,8 +193,15 @@ impl ComparedLease<'_> {
         let Leasing { bucket, configuration, .. } = &self.leasing;
         let id = &new_id();
         let deadline = DEADLINE;
-        let correction =
-            Correction { id, bucket, amounts: &amounts, configuration, mark: None, deadline };
+        let correction = Correction {
+            id,
+            bucket,
+            amounts: &amounts,
+            configuration,
+            mark: None,
+            is_repeated: false,
+            deadline,
+        };
         let corrected = self.leasing.store.correct(&correction, &self.leasing.clock).await.unwrap();
         let Some(image) = corrected.image else {
             assert_eq!(amounts[&limit], Millitokens::ZERO, "there is no bucket for nothing");

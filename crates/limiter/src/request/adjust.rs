@@ -158,6 +158,7 @@ impl<'a> AdjustRequest<'a> {
                 mark: mark.as_ref(),
                 amounts: &amounts,
                 configuration: &Configuration::explicit(rules),
+                is_repeated: false,
                 deadline: self.deadline,
             };
             let adjusted = self.limiter.guard().correct(&correction).await;
