@@ -124,6 +124,12 @@ impl Limiter {
         self.inner.guard.counters()
     }
 
+    /// The limits of requests that name none.
+    #[must_use]
+    pub fn default_limits(&self) -> &LimitSet {
+        &self.options().limits
+    }
+
     /// The clock.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {

@@ -172,11 +172,7 @@ impl Reloader {
     /// [`StartError`]; then everything stays as it was.
     pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, StartError> {
         check_open(config, self.address)?;
-        let mut reloaded = config.clone();
-        if reloaded.tls.is_some() != self.config.tls.is_some() {
-            reloaded.tls.clone_from(&self.config.tls);
-        }
-        self.state.reload(&reloaded)?;
+        self.state.reload(config)?;
         Ok(config.fixed_parts_that_differ(&self.config))
     }
 }

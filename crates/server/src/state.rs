@@ -133,10 +133,20 @@ impl ServerState {
         limits: Vec<Limit>,
         amounts: &Amounts,
     ) -> Result<(), AcquireError> {
-        let request = self.limiter.acquire(entity.as_str(), resource).no_cascade().limits(limits);
+        let request = self.limiter.acquire(entity.as_str(), resource);
+        let request = request.no_cascade().limits(limits.clone());
         let least = |limit| Some((limit, Millitokens::new(1).ok()?));
         let least: Amounts = amounts.keys().cloned().filter_map(least).collect();
-        let permit = request.consume_all(&least).await?;
+        let permit = match request.consume_all(&least).await {
+            Ok(permit) => permit,
+            // Another request has added them and left a debt.
+            Err(AcquireError::LimitExceeded(_)) => {
+                let request = self.limiter.adjust(entity.as_str(), resource).no_cascade();
+                let adjusted = request.limits(limits).by_all(amounts).await;
+                return adjusted.map(drop).map_err(|error| AcquireError::Unavailable(error.into()));
+            }
+            Err(error) => return Err(error),
+        };
         if permit.degraded().is_some() {
             return Err(AcquireError::Unavailable("the store did not answer".into()));
         }
@@ -154,10 +164,14 @@ impl ServerState {
         Arc::clone(&self.reloadable.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the reloadable parts.
+    /// Replaces the reloadable parts. Connections stay encrypted, or not, as they are.
     pub(crate) fn reload(&self, config: &Config) -> Result<(), StartError> {
-        let reloadable = Arc::new(Reloadable::new(config, &self.random_key)?);
-        *self.reloadable.write().unwrap_or_else(PoisonError::into_inner) = reloadable;
+        let mut reloadable = Reloadable::new(config, &self.random_key)?;
+        let running = self.reloadable().tls.clone();
+        if reloadable.tls.is_some() != running.is_some() {
+            reloadable.tls = running;
+        }
+        *self.reloadable.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(reloadable);
         Ok(())
     }
 }

@@ -76,10 +76,7 @@ pub(super) async fn acquire_all(
     tokio::spawn(async move {
         let _slot = slot;
         let results = join_all(groups.iter().map(|group| acquire(&state, group))).await;
-        let (granted, failures): (Vec<_>, Vec<_>) =
-            results.into_iter().partition(|result| result.is_ok());
-        let mut decisions: Vec<_> = granted.into_iter().flatten().collect();
-        let failure = failures.into_iter().find_map(Result::err);
+        let (failure, groups, mut decisions) = decided(groups, results);
         if failure.is_some() || decisions.iter().any(Decision::is_refused) {
             give_back(&decisions).await;
             decisions.iter_mut().for_each(|decision| decision.permit = None);
@@ -93,6 +90,26 @@ pub(super) async fn acquire_all(
         }
     });
     answered.await.unwrap_or_else(|_| Err(Status::internal("the request was not decided")))
+}
+
+/// The groups that were decided, and their decisions; and the failure of another one, unless a
+/// decided one refuses: a limit that is short admits no request, whatever happened to the others.
+pub(super) fn decided(
+    groups: Vec<Group>,
+    results: Vec<Result<Decision, Status>>,
+) -> (Option<Status>, Vec<Group>, Vec<Decision>) {
+    let mut failure = None;
+    let decided = |(group, result): (Group, Result<Decision, Status>)| match result {
+        Ok(decision) => Some((group, decision)),
+        Err(status) => {
+            failure = Some(status);
+            None
+        }
+    };
+    let (groups, decisions): (_, Vec<_>) =
+        groups.into_iter().zip(results).filter_map(decided).unzip();
+    let is_refused = decisions.iter().any(Decision::is_refused);
+    (failure.filter(|_| !is_refused), groups, decisions)
 }
 
 async fn acquire(state: &ServerState, group: &Group) -> Result<Decision, Status> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use sluicegate::Limit;
 use sluicegate::types::{Amounts, Millitokens};
+use sluicegate::{Limit, LimitSet};
 use tonic::Status;
 
 use super::rules::{Bucket, Rule, Rules};
@@ -16,6 +16,8 @@ pub(super) struct Group {
     pub(super) bucket: Bucket,
     pub(super) limits: Vec<Limit>,
     pub(super) amounts: Amounts,
+    /// True if a rule names no limits: it means the default ones.
+    uses_defaults: bool,
     /// The places of the descriptors in the request, with their rules.
     pub(super) descriptors: Vec<(usize, Arc<Rule>)>,
 }
@@ -34,7 +36,11 @@ pub(super) enum Call {
 ///
 /// # Errors
 /// Hits that are more than any limit has.
-pub(super) fn groups(rules: &Rules, request: &RateLimitRequest) -> Result<Vec<Group>, Status> {
+pub(super) fn groups(
+    rules: &Rules,
+    default_limits: &LimitSet,
+    request: &RateLimitRequest,
+) -> Result<Vec<Group>, Status> {
     let mut groups: Vec<Group> = Vec::new();
     for (n, descriptor) in request.descriptors.iter().enumerate() {
         let Some((rule, bucket)) = rules.matching(&request.domain, descriptor) else { continue };
@@ -48,11 +54,15 @@ pub(super) fn groups(rules: &Rules, request: &RateLimitRequest) -> Result<Vec<Gr
         let known = groups.iter().position(|group| group.bucket == bucket && group.call == call);
         let at = known.unwrap_or_else(|| {
             let (limits, amounts, descriptors) = (Vec::new(), Amounts::new(), Vec::new());
-            groups.push(Group { call, bucket, limits, amounts, descriptors });
+            groups.push(Group { call, bucket, limits, amounts, uses_defaults: false, descriptors });
             groups.len() - 1
         });
         groups[at].add(rule, hits)?;
         groups[at].descriptors.push((n, Arc::clone(rule)));
+    }
+    // The limiter takes the default limits for a request without limits only.
+    for group in groups.iter_mut().filter(|group| group.uses_defaults && !group.limits.is_empty()) {
+        group.add_limits(default_limits.iter());
     }
     Ok(groups)
 }
@@ -65,12 +75,18 @@ fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> i128 {
 }
 
 impl Group {
-    fn add(&mut self, rule: &Rule, hits: i128) -> Result<(), Status> {
-        for limit in &rule.limits {
+    /// Adds the limits that have other names than those before.
+    fn add_limits(&mut self, limits: impl Iterator<Item = Limit>) {
+        for limit in limits {
             if self.limits.iter().all(|known| known.name() != limit.name()) {
-                self.limits.push(limit.clone());
+                self.limits.push(limit);
             }
         }
+    }
+
+    fn add(&mut self, rule: &Rule, hits: i128) -> Result<(), Status> {
+        self.uses_defaults |= rule.limits.is_empty();
+        self.add_limits(rule.limits.iter().cloned());
         for (limit, per_hit) in &rule.consume {
             let before = i128::from(self.amounts.of(limit).get());
             let sum = match self.call {

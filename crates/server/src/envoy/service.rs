@@ -6,12 +6,12 @@ use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use tonic::{Request, Response, Status};
 
-use super::calls::{Decision, acquire_all, adjust_all, give_back, peek};
+use super::calls::{Decision, acquire_all, adjust_all, decided, give_back, peek};
 use super::groups::{Call, Group, groups};
 use super::status::{FoundLimit, of_code, status_of};
 use crate::config::Unknown;
@@ -35,7 +35,7 @@ impl RateLimitService for Service {
         let rules = reloadable.rules.as_ref().ok_or_else(|| {
             Status::unimplemented("the server's configuration has no section `envoy`")
         })?;
-        let groups = groups(rules, &request)?;
+        let groups = groups(rules, self.state.limiter.default_limits(), &request)?;
         let mut answer = Answer::new(groups.iter(), rules.unknown, request.descriptors.len());
         let (peeks, others): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|group| group.call == Call::Peek);
@@ -43,8 +43,9 @@ impl RateLimitService for Service {
             others.into_iter().partition(|group| group.call == Call::Acquire);
         // The reads come first: a request that one of them refuses takes nothing.
         if !answer.is_refused {
-            let decisions =
-                try_join_all(peeks.iter().map(|group| peek(&self.state, group))).await?;
+            let results = join_all(peeks.iter().map(|group| peek(&self.state, group))).await;
+            let (failure, peeks, decisions) = decided(peeks, results);
+            failure.map_or(Ok(()), Err)?;
             self.add(&mut answer, &peeks, &decisions);
         }
         if !answer.is_refused {

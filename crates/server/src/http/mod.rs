@@ -157,7 +157,10 @@ async fn in_time(
     request.extensions_mut().insert(slot.clone());
     let time = Duration::from_millis(state.bounds.request_ms);
     let response = tokio::time::timeout(time, next.run(request)).await;
-    response.map_err(|_| overloaded("the request took longer than the server allows"))
+    response.map_err(|_| {
+        overloaded("the request took longer than the server allows: it may be carried out later")
+            .not_to_be_repeated()
+    })
 }
 
 fn is_grpc(request: &Request) -> bool {

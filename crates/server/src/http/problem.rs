@@ -56,7 +56,12 @@ impl Problem {
     /// make it twice.
     pub(crate) fn left_open(error: &AdjustError) -> Self {
         let detail = "the correction may have been made: do not repeat it, and send an Idempotency-Key with the next one";
-        Self { may_be_repeated: false, ..Self::unavailable(error, detail) }
+        Self::unavailable(error, detail).not_to_be_repeated()
+    }
+
+    /// The same problem without the advice to send the request again.
+    pub(crate) fn not_to_be_repeated(self) -> Self {
+        Self { may_be_repeated: false, ..self }
     }
 
     /// Permissions, the table or an item must be repaired.

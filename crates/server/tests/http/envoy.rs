@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
-use sluicegate::{DynamoStore, LeaseSettings, Limiter, MemoryStore};
+use sluicegate::{DynamoStore, LeaseSettings, LimitSet, Limiter, MemoryStore};
 use sluicegate_testkit::{Fault, Proxy, on_every_engine};
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Status};
@@ -144,6 +144,42 @@ async fn a_refusal_in_one_bucket_gives_back_what_another_granted() {
     }
     let granted = ask(&mut client, 0, vec![path()]).await.unwrap();
     assert_eq!(codes(&granted), (Granted, vec![(Granted, 99)]));
+}
+
+/// The bucket of the path cannot be decided: none of its limits is known.
+#[tokio::test]
+async fn a_refusal_in_one_bucket_counts_although_another_one_fails() {
+    let mut rules = rules();
+    rules["envoy"]["domains"][0]["rules"][3]["limits"] = json!([]);
+    let server = Running::in_memory(rules).await;
+    let mut client = client(&server).await;
+    let (user, path) =
+        (|| descriptor(&[("user", "a")], None), || descriptor(&[("path", "/v1")], None));
+    let failed = ask(&mut client, 0, vec![path(), user()]).await.unwrap_err();
+    assert_eq!(failed.code(), GrpcCode::FailedPrecondition);
+    let all = descriptor(&[("user", "a")], Some(3));
+    assert_eq!(ask(&mut client, 0, vec![all]).await.unwrap().overall_code(), Granted);
+    let refused = ask(&mut client, 0, vec![path(), user()]).await.unwrap();
+    assert_eq!(codes(&refused), (OverLimit, vec![(Granted, 0), (OverLimit, 0)]));
+    let peeked = descriptor(&[("path", "/v1")], Some(0));
+    let look = descriptor(&[("user", "a")], Some(0));
+    let refused = ask(&mut client, 0, vec![peeked, look]).await.unwrap();
+    assert_eq!(refused.overall_code(), OverLimit);
+}
+
+#[tokio::test]
+async fn a_rule_without_limits_keeps_the_default_ones_beside_other_rules() {
+    let mut rules = rules();
+    rules["envoy"]["domains"][0]["rules"][0]["limits"] = json!([]);
+    let limits = LimitSet::new(["tpm=1000/h".parse().unwrap()]).unwrap();
+    let limiter = Limiter::builder(MemoryStore::new()).default_limits(limits).build();
+    let server = Running::start(config(rules), limiter).await;
+    let both = vec![
+        descriptor(&[("user", "a"), ("tokens", "x")], Some(10)),
+        descriptor(&[("user", "a")], None),
+    ];
+    let granted = ask(&mut client(&server).await, 0, both).await.unwrap();
+    assert_eq!(codes(&granted), (Granted, vec![(Granted, 990), (Granted, 2)]));
 }
 
 #[tokio::test]

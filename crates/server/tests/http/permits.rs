@@ -120,6 +120,29 @@ async fn a_correction_is_made_although_its_client_leaves_and_the_server_ends() {
     .await;
 }
 
+/// It goes on, and a repetition would make it twice.
+#[tokio::test]
+async fn a_correction_that_outlasts_its_request_is_not_to_be_repeated() {
+    let (_folder, permits) = key();
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let mut hasty = permits.clone();
+        hasty["bounds"] = json!({"request_ms": 300});
+        let hasty = Running::start(config(hasty), patient(&proxy, &table)).await;
+        let direct = replica(&permits, engine.endpoint_url(), &table).await;
+        let granted = acquire(&direct).await.permit();
+        let before = available(&direct).await;
+        proxy.inject(|_| Fault::Delay(Duration::from_millis(400)));
+        let path = format!("/v1/permits/{granted}/adjust");
+        let answer = hasty.post(&path, &json!({"by": {"tpm": 20}})).await;
+        assert_eq!((answer.status.as_u16(), answer.headers.get("retry-after")), (503, None));
+        hasty.ended().await;
+        assert!((available(&direct).await - (before - 20.0)).abs() < 1e-9);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn ids_that_are_changed_expired_or_foreign_are_refused() {
     let (_folder, permits) = key();

@@ -59,10 +59,17 @@ async fn a_reload_replaces_the_certificate_for_new_connections() {
     assert_eq!(healthz(&server, &new).await.unwrap(), "HTTP/1.1 200 OK");
     assert!(healthz(&server, &old).await.is_err());
 
-    // Connections stay encrypted until a restart.
+    // Connections stay encrypted until a restart, by the newest certificate.
     let without = config(json!({}));
+    let other = tempfile::tempdir().unwrap();
+    let newest = certificate(other.path());
+    let others = config(json!({"tls": {
+        "certificate_file": other.path().join("certificate.pem"), "key_file": other.path().join("key.pem"),
+    }}));
+    server.reloader.reload(&others).unwrap();
     assert_eq!(server.reloader.reload(&without).unwrap(), ["tls"]);
-    assert_eq!(healthz(&server, &new).await.unwrap(), "HTTP/1.1 200 OK");
+    assert_eq!(healthz(&server, &newest).await.unwrap(), "HTTP/1.1 200 OK");
+    server.reloader.reload(&files).unwrap();
 
     // A broken file changes nothing.
     std::fs::write(folder.path().join("key.pem"), "no key").unwrap();
