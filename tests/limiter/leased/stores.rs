@@ -253,24 +253,31 @@ async fn more_than_the_threshold_is_debited_before_it_is_granted() {
     on_every_store!(suite);
 }
 
-/// A commit would drop the debits of a limit that the bucket does not have.
+/// A commit would drop the debits of a limit that the bucket does not have. Another process makes
+/// the bucket first, or after the first grants.
 #[tokio::test]
-async fn a_limit_that_the_bucket_lacks_is_added_before_it_is_granted() {
+async fn a_limit_that_the_bucket_lacks_is_added_and_counted() {
     async fn suite<E: Engine>(engine: E) {
-        let (first, _) = by_hand(&engine, LeaseMode::default());
-        let other = [Limit::quota("tpm", 100)];
-        first.acquire("lacking", "r").consume("tpm", 1).limits(other).no_cascade().await.unwrap();
-        first.shutdown(DEADLINE).await;
-        let (limiter, clock) = by_hand(&engine, LeaseMode::WriteBehind { threshold: 100 });
-        let mut granted = 0;
-        for _ in 0..40 {
-            let limits = [Limit::quota("rps", 10)];
-            let request = limiter.acquire("lacking", "r").consume("rps", 1).limits(limits);
-            granted += i64::from(request.no_cascade().await.is_ok());
-            clock.advance(Duration::from_millis(100));
+        for made_after in [0, 3] {
+            let entity = format!("lacking-{made_after}");
+            let (other, _) = by_hand(&engine, LeaseMode::default());
+            let (limiter, clock) = by_hand(&engine, LeaseMode::WriteBehind { threshold: 100 });
+            let mut granted = 0;
+            for n in 0..40 {
+                if n == made_after {
+                    let limits = [Limit::quota("tpm", 100)];
+                    let request = other.acquire(&entity, "r").consume("tpm", 1).limits(limits);
+                    request.no_cascade().await.unwrap();
+                    other.shutdown(DEADLINE).await;
+                }
+                let limits = [Limit::quota("rps", 10)];
+                let request = limiter.acquire(&entity, "r").consume("rps", 1).limits(limits);
+                granted += i64::from(request.no_cascade().await.is_ok());
+                clock.advance(Duration::from_millis(100));
+            }
+            limiter.shutdown(DEADLINE).await;
+            assert_eq!((granted, consumed(&engine, &entity).await), (10, 10), "{entity}");
         }
-        limiter.shutdown(DEADLINE).await;
-        assert_eq!((granted, consumed(&engine, "lacking").await), (10, 10));
     }
     on_every_store!(suite);
 }

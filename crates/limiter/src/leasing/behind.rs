@@ -65,8 +65,13 @@ impl Leaser {
         for _ in 0..2 {
             let asked_at = self.times();
             let committed = self.commit_once(turn, asked_at, left(until)).await?;
-            let Some((committed, image)) = committed else { break };
+            let Some((committed, mut image, dropped)) = committed else { break };
             *spent += committed;
+            if !dropped.is_empty()
+                && let Some(after) = self.commit_dropped(turn, dropped, spent, left(until)).await
+            {
+                image = Some(after);
+            }
             if kind == WriteKind::Renew {
                 let image = self.write_limits(turn, image, spent, left(until)).await?;
                 self.grant(turn, image.as_deref(), threshold, asked_at);
@@ -146,13 +151,14 @@ impl Leaser {
         ledger.limit_ledgers[usize::from(slot)].used.saturating_add(committing)
     }
 
-    /// Makes one commit, if there is anything to commit; returns its cost and the balance after it.
+    /// Makes one commit, if there is anything to commit. Returns its cost, the balance after it, and
+    /// the debits that were dropped, because the bucket lacks limits that it should have.
     async fn commit_once(
         &self,
         turn: &WriteTurn,
         times: Times,
         deadline: Duration,
-    ) -> Result<Option<(Cost, Option<Arc<CompositeBucket>>)>, AcquireError> {
+    ) -> Result<Option<(Cost, Option<Arc<CompositeBucket>>, Amounts)>, AcquireError> {
         let bucket = &turn.bucket;
         let (Commit { id, amounts }, configuration) = {
             let ledger = &mut *turn.ledger();
@@ -183,7 +189,13 @@ impl Leaser {
                 let write_units = corrected.adjusted.write_units;
                 let attempts = corrected.attempts;
                 let spent = Cost { attempts, write_units, ..Cost::default() };
-                Ok(Some((spent, corrected.image)))
+                let is_dropped = |(limit, amount): &(LimitName, Millitokens)| {
+                    *amount > Millitokens::ZERO
+                        && corrected.adjusted.dropped.contains(limit)
+                        && ledger.configuration.rule(limit).is_some()
+                };
+                let dropped = amounts.into_iter().filter(is_dropped).collect();
+                Ok(Some((spent, corrected.image, dropped)))
             }
             Err(error) => {
                 self.meter.wrote(1);
@@ -200,6 +212,48 @@ impl Leaser {
                 Err(not_committed(error))
             }
         }
+    }
+
+    /// Commits debits that a commit dropped: another request made the bucket anew, without these
+    /// limits. A lease of exactly these amounts adds the limits. Returns the balance after it.
+    async fn commit_dropped(
+        &self,
+        turn: &WriteTurn,
+        dropped: Amounts,
+        spent: &mut Cost,
+        deadline: Duration,
+    ) -> Option<Arc<CompositeBucket>> {
+        let configuration = turn.ledger().configuration.clone();
+        let exactly = |(limit, amount): (&LimitName, &Millitokens)| {
+            (limit.clone(), LeaseRange { least: *amount, most: *amount })
+        };
+        let lease = LeaseRequest {
+            bucket: &turn.bucket.id(),
+            configuration: &configuration,
+            wanted: &dropped.iter().map(exactly).collect(),
+            returned: Amounts::EMPTY,
+            counting: Counting::Leased,
+            last: None,
+            deadline,
+        };
+        let failed = match self.store.lease(&lease, None, &self.clock).await {
+            Ok(outcome) => {
+                let image = outcome.image.clone();
+                *spent += self.spent(outcome);
+                return image;
+            }
+            Err(failed) => failed,
+        };
+        self.meter.wrote(failed.attempts);
+        match failed.error {
+            _ if failed.in_doubt.is_some() => self.meter.ambiguous(),
+            AcquireError::InvalidRequest(invalid) => {
+                tracing::warn!(bucket = %turn.bucket.id(), %invalid, "consumption was not counted");
+            }
+            // The next commit takes it.
+            _ => turn.bucket.put_into_used(&mut turn.ledger(), &dropped, self.now_ms()),
+        }
+        None
     }
 
     /// Writes changed limits. A commit cannot do that, so this leases one millitoken and returns it
@@ -319,9 +373,12 @@ impl LeasedBucket {
     /// Puts the amounts of a commit back, for the next one.
     fn undo_commit(&self, ledger: &mut BucketLedger, now_ms: i64) {
         let Some(commit) = ledger.unfinished().commit.take() else { return };
+        self.put_into_used(ledger, &commit.amounts, now_ms);
+    }
+
+    fn put_into_used(&self, ledger: &mut BucketLedger, amounts: &Amounts, now_ms: i64) {
         for (limit, limit_ledger) in self.layout.limits.iter().zip(&mut ledger.limit_ledgers) {
-            let in_flight = commit.amounts.of(limit).get();
-            limit_ledger.used = limit_ledger.used.saturating_add(in_flight);
+            limit_ledger.used = limit_ledger.used.saturating_add(amounts.of(limit).get());
         }
         ledger.restart_unreported_age(now_ms);
     }
