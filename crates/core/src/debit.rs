@@ -37,7 +37,7 @@ pub(crate) struct Debit<'a> {
 
 impl<'a> Debit<'a> {
     /// Only claims.
-    pub(crate) fn nothing(acquire: Acquire<'a>) -> Self {
+    pub(crate) fn claim_only(acquire: Acquire<'a>) -> Self {
         Self {
             amounts: Amounts::EMPTY,
             returned: Amounts::EMPTY,
@@ -81,11 +81,11 @@ pub(crate) fn take_unclaimed(
 ) -> Option<WritePlan> {
     let image = view.image;
     let is_assumed = hint == RefillHint::AssumeRefilled;
-    let served = debit.interval.before(view.now);
-    if !is_assumed && image.refilled_at < served {
+    let claimed_at_least = debit.interval.before(view.now);
+    if !is_assumed && image.refilled_at < claimed_at_least {
         return None;
     }
-    let since = served.max(image.refilled_at);
+    let since = claimed_at_least.max(image.refilled_at);
     let mut plan = debit.plan(WritePath::Unclaimed);
     plan.conditions.push(Condition::RefilledSince(since));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));

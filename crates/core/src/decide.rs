@@ -29,7 +29,7 @@ pub enum Decision {
     /// Refuse: at least one of these limits is violated.
     Short(Vec<LimitStatus>),
     /// Neither the configuration nor the item has this limit.
-    Unknown(LimitName),
+    UnknownLimit(LimitName),
     /// The item lacks this limit and has no room for another.
     NoRoom(LimitName),
 }
@@ -44,7 +44,7 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
         Assessment::Covered => {}
         Assessment::Short(limits) => return Decision::Short(limits),
         Assessment::Repair(plan) => return Decision::Repair(plan),
-        Assessment::Unknown(limit) => return Decision::Unknown(limit),
+        Assessment::UnknownLimit(limit) => return Decision::UnknownLimit(limit),
         Assessment::NoRoom(limit) => return Decision::NoRoom(limit),
     }
     let Acquire { bucket, amounts, configuration, id, .. } = acquire;
@@ -56,7 +56,7 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
         counted: amounts,
         floors: amounts,
         id: Some(id),
-        ..Debit::nothing(acquire)
+        ..Debit::claim_only(acquire)
     };
     Decision::Write(take_from(image, acquire, &debit, now))
 }
@@ -70,7 +70,7 @@ pub(crate) enum Assessment {
     /// Write this and assess again.
     Repair(WritePlan),
     /// Neither the configuration nor the item knows this limit.
-    Unknown(LimitName),
+    UnknownLimit(LimitName),
     /// The item lacks this limit and has no room for another.
     NoRoom(LimitName),
 }
@@ -94,7 +94,7 @@ pub(crate) fn assess(
     for (limit, amount) in acquire.amounts {
         match view.status(limit, *amount, returned) {
             Some(status) => limits.push(status),
-            None => return Assessment::Unknown(limit.clone()),
+            None => return Assessment::UnknownLimit(limit.clone()),
         }
     }
     if !limits.iter().any(LimitStatus::is_violated) {
@@ -102,7 +102,7 @@ pub(crate) fn assess(
     }
     let never = limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst);
     match is_clock_ahead(image, now) && !never {
-        true => Assessment::Repair(take_with_claim(&view, &Debit::nothing(acquire))),
+        true => Assessment::Repair(take_with_claim(&view, &Debit::claim_only(acquire))),
         false => Assessment::Short(limits),
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn assess(
 fn assess_new(acquire: Acquire<'_>) -> Assessment {
     let rules = acquire.configuration.rules();
     if let Some(limit) = acquire.amounts.keys().find(|limit| !rules.contains_key(*limit)) {
-        return Assessment::Unknown(limit.clone());
+        return Assessment::UnknownLimit(limit.clone());
     }
     let entity = &acquire.bucket.entity;
     let full = |(limit, asked): (&LimitName, &Millitokens)| {
@@ -159,7 +159,7 @@ pub fn reconfigure(
         differences.missing.clear();
     }
     let view = View { image, differences: &differences, now };
-    Some(take_with_claim(&view, &Debit::nothing(acquire)))
+    Some(take_with_claim(&view, &Debit::claim_only(acquire)))
 }
 
 /// Removes the limits that the configuration dropped, so that the asked ones may fit. If it dropped
@@ -175,7 +175,7 @@ fn make_room(
         Some(limit) if differences.removed.is_empty() => Assessment::NoRoom(limit),
         _ => {
             let view = View { image, differences: &differences, now };
-            Assessment::Repair(take_with_claim(&view, &Debit::nothing(acquire)))
+            Assessment::Repair(take_with_claim(&view, &Debit::claim_only(acquire)))
         }
     }
 }

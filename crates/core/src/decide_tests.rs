@@ -295,7 +295,7 @@ fn a_full_item_takes_no_other_limit_and_works_on() {
         decide_with(&image, &amounts, &configuration, RefillHint::TrustImage, at(now_ms))
     };
     assert_eq!(ask("l40", T0), Decision::NoRoom(name("l40")));
-    assert_eq!(ask("l99", T0), Decision::Unknown(name("l99")));
+    assert_eq!(ask("l99", T0), Decision::UnknownLimit(name("l99")));
     for (now_ms, path) in [(T0 + 50, WritePath::Unclaimed), (T0 + 1_000, WritePath::Claim)] {
         let Decision::Write(plan) = ask("l39", now_ms) else { panic!("its own limits work") };
         let after = plan.apply(Some(&image)).unwrap();

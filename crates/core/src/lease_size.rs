@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::status::evaluate_after;
+use crate::status::evaluate_with_returned;
 use crate::{
     Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
 };
@@ -37,7 +37,7 @@ pub(crate) fn lease_size(
 ) -> Amounts {
     let mut sizes: Amounts =
         wanted.iter().map(|(limit, want)| (limit.clone(), want.least)).collect();
-    let limits = evaluate_after(bucket, image, (&sizes, returned), configuration, now);
+    let limits = evaluate_with_returned(bucket, image, (&sizes, returned), configuration, now);
     for status in limits {
         let Some(want) = wanted.get(&status.limit) else { continue };
         if status.is_violated() {

@@ -72,11 +72,11 @@ pub fn evaluate(
     configuration: &Configuration,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
-    evaluate_after(bucket, image, (amounts, Amounts::EMPTY), configuration, now)
+    evaluate_with_returned(bucket, image, (amounts, Amounts::EMPTY), configuration, now)
 }
 
 /// The same, as if `returned` had come back before.
-pub(crate) fn evaluate_after(
+pub(crate) fn evaluate_with_returned(
     bucket: &BucketId,
     image: Option<&CompositeBucket>,
     (amounts, returned): (&Amounts, &Amounts),

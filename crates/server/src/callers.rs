@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
-use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Version};
 
 use crate::config::{Caller, Role, TokenHash};
@@ -70,9 +69,12 @@ fn may_be_of_web_page<B>(request: &Request<B>) -> bool {
 }
 
 fn names_this_machine(host: &HeaderValue) -> bool {
-    let authority = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
-    authority.is_some_and(|authority| {
-        let host = authority.host().trim_matches(['[', ']']);
+    let Ok(host) = host.to_str() else { return false };
+    let host = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next(),
+        None => host.split(':').next(),
+    };
+    host.is_some_and(|host| {
         let address = host.parse::<IpAddr>();
         host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
     })

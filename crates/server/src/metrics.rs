@@ -1,11 +1,13 @@
 //! Metrics for Prometheus: those of the limiter, and those of the server's requests.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
-use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 const REQUESTS: &str = "sluicegate_http_requests_total";
@@ -48,16 +50,64 @@ pub(crate) fn upkeep() {
     }
 }
 
+/// The metrics of the server's requests.
+pub(crate) struct RequestMetrics(RwLock<HashMap<String, PathMetrics>>);
+
+/// The metrics of one path. They are kept, because finding one by its labels takes time.
+struct PathMetrics {
+    duration: Histogram,
+    requests: Vec<(&'static str, Status, Counter)>,
+}
+
+impl RequestMetrics {
+    /// Metrics of a server that starts. Without a recorder of the program's own, this installs one.
+    pub(crate) fn new() -> Self {
+        install_metrics();
+        Self(RwLock::default())
+    }
+
+    fn count(&self, path: &str, method: &'static str, status: Status, took: Duration) {
+        let is_counted = |paths: &HashMap<String, PathMetrics>| {
+            paths.get(path).is_some_and(|of_path| of_path.count(method, status, took))
+        };
+        if is_counted(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        let mut paths = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let of_path = paths.entry(path.to_owned()).or_insert_with(|| PathMetrics {
+            duration: histogram!(DURATION, "path" => path.to_owned()),
+            requests: Vec::new(),
+        });
+        let text = status.to_string();
+        let counter =
+            counter!(REQUESTS, "path" => path.to_owned(), "method" => method, "status" => text);
+        of_path.requests.push((method, status, counter));
+        of_path.count(method, status, took);
+    }
+}
+
+impl PathMetrics {
+    /// False if such a request is not known yet.
+    fn count(&self, method: &str, status: Status, took: Duration) -> bool {
+        let mut requests = self.requests.iter();
+        let known =
+            requests.find(|(of_method, of_status, _)| (*of_method, *of_status) == (method, status));
+        let Some((_, _, counter)) = known else { return false };
+        self.duration.record(took.as_secs_f64());
+        counter.increment(1);
+        true
+    }
+}
+
 /// The parts of a request that its metrics and its log line name: no entity, as a path may have one.
 pub(crate) struct Seen {
     method: &'static str,
-    path: String,
+    path: Option<MatchedPath>,
 }
 
 impl Seen {
     pub(crate) fn of(request: &Request) -> Self {
-        let path = request.extensions().get::<MatchedPath>();
-        let path = path.map_or("other", MatchedPath::as_str).to_owned();
+        let path = request.extensions().get().cloned();
         // Any word may be a method.
         let method = match request.method().as_str() {
             "GET" => "GET",
@@ -74,27 +124,42 @@ impl Seen {
     }
 
     pub(crate) fn path(&self) -> &str {
-        &self.path
+        self.path.as_ref().map_or("other", MatchedPath::as_str)
     }
 
     /// Writes a line to the access log.
     pub(crate) fn log(&self, caller: &str, response: &Response, took: Duration) {
-        let Self { method, path } = self;
+        let (method, path, status) = (self.method, self.path(), Status::of(response));
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let status = status(response);
-        tracing::info!(target: "sluicegate::access", method, path, caller, status, micros);
+        tracing::info!(target: "sluicegate::access", method, path, caller, %status, micros);
     }
 
     /// Counts the request.
-    pub(crate) fn count(self, response: &Response, took: Duration) {
-        let (Self { method, path }, status) = (self, status(response));
-        histogram!(DURATION, "path" => path.clone()).record(took.as_secs_f64());
-        counter!(REQUESTS, "path" => path, "method" => method, "status" => status).increment(1);
+    pub(crate) fn count(&self, metrics: &RequestMetrics, response: &Response, took: Duration) {
+        metrics.count(self.path(), self.method, Status::of(response), took);
     }
 }
 
-/// The status of a response; of a refusal over gRPC, `grpc-` and its code.
-fn status(response: &Response) -> String {
-    let code = response.headers().get("grpc-status").and_then(|code| code.to_str().ok());
-    code.map_or_else(|| response.status().as_str().to_owned(), |code| format!("grpc-{code}"))
+/// The status of a response: of a refusal over gRPC, its code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Status {
+    is_grpc: bool,
+    code: u16,
+}
+
+impl Status {
+    fn of(response: &Response) -> Self {
+        let code = response.headers().get("grpc-status").and_then(|code| code.to_str().ok());
+        match code.and_then(|code| code.parse().ok()) {
+            Some(code) => Self { is_grpc: true, code },
+            None => Self { is_grpc: false, code: response.status().as_u16() },
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = if self.is_grpc { "grpc-" } else { "" };
+        write!(f, "{protocol}{}", self.code)
+    }
 }

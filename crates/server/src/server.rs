@@ -1,11 +1,14 @@
 //! A server: its port, its connections, and its end.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -14,6 +17,7 @@ use sluicegate::Limiter;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -24,14 +28,31 @@ use crate::start_error::StartError;
 use crate::state::ServerState;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Service = TowerToHyperService<axum::Router>;
+
+/// The router for one connection, whose requests are counted.
+#[derive(Clone)]
+struct Service {
+    router: TowerToHyperService<axum::Router>,
+    activity: Arc<Activity>,
+}
+
+/// The activity of a connection.
+#[derive(Default)]
+struct Activity {
+    /// The requests that have begun on it: their heads were read.
+    requests: AtomicU64,
+    is_http2: AtomicBool,
+}
 
 /// A client has this long for the first bytes of a connection.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
-/// A connection of HTTP/1 may be without a complete head of a request this long. Proxies and clients
-/// that keep connections open for 60 or 90 seconds must be the ones that close them: a request on a
-/// connection that the server closes is lost.
+/// A connection of HTTP/1 may be without a request in flight this long, and somewhat longer. Proxies
+/// and clients that keep connections open for 60 or 90 seconds must be the ones that close them: a
+/// request on a connection that the server closes is lost.
 const IDLE: Duration = Duration::from_secs(100);
+/// The time between two looks at the activity of a connection. A timer for each request would cost
+/// each request time.
+const LOOK: Duration = Duration::from_secs(25);
 /// A client of HTTP/2 that is silent is asked after this time, and dropped after the same time again.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Requests of one connection of HTTP/2 at a time.
@@ -104,7 +125,9 @@ impl Server {
         let Self { state, listener, .. } = self;
         let bounds = state.bounds;
         let router = crate::http::router(&state);
-        let service = TowerToHyperService::new(router);
+        let router = TowerToHyperService::new(router);
+        // A request in flight has ended by the time for a request.
+        let idle = IDLE + Duration::from_millis(bounds.request_ms);
         let connection_slots =
             Arc::new(Semaphore::new(bounds.connections.min(Semaphore::MAX_PERMITS)));
         let graceful = GracefulShutdown::new();
@@ -131,9 +154,10 @@ impl Server {
                 tracing::debug!("closed a connection: there are as many as there may be");
                 continue;
             };
-            let (tls, service) = (state.reloadable().tls.clone(), service.clone());
+            let (tls, activity) = (state.reloadable().tls.clone(), Arc::<Activity>::default());
+            let service = Service { router: router.clone(), activity: Arc::clone(&activity) };
             let (watcher, mut stopping) = (graceful.watcher(), stopping.clone());
-            tokio::spawn(async move {
+            let connection = tokio::spawn(async move {
                 let served = tokio::select! {
                     begun = begin(stream, tls) => match begun {
                         Ok(begun) => begun.serve(service, watcher).await,
@@ -147,6 +171,7 @@ impl Server {
                 }
                 drop(slot);
             });
+            tokio::spawn(close_when_idle(connection, activity, idle));
         }
         drop((listener, stopped));
         let time = Duration::from_millis(bounds.shutdown_ms);
@@ -232,6 +257,7 @@ where
 {
     let io = TokioIo::new(stream);
     if is_http2 {
+        service.activity.is_http2.store(true, Ordering::Relaxed);
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
@@ -242,11 +268,39 @@ where
         watcher.watch(builder.serve_connection(io, service)).await?;
     } else {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(IDLE);
         builder.max_buf_size(HEADER_BYTES_MAX as usize);
         watcher.watch(builder.serve_connection(io, service)).await?;
     }
     Ok(())
+}
+
+impl hyper::service::Service<http::Request<Incoming>> for Service {
+    type Response = axum::response::Response;
+    type Error = Infallible;
+    type Future = <TowerToHyperService<axum::Router> as hyper::service::Service<
+        http::Request<Incoming>,
+    >>::Future;
+
+    fn call(&self, request: http::Request<Incoming>) -> Self::Future {
+        self.activity.requests.fetch_add(1, Ordering::Relaxed);
+        self.router.call(request)
+    }
+}
+
+/// Closes a connection of HTTP/1 on which no request has begun for this time. So a client is dropped
+/// that keeps its connection, sends a head without an end, or does not read its answer. One of
+/// HTTP/2 is asked for a sign of life instead.
+async fn close_when_idle(mut connection: JoinHandle<()>, activity: Arc<Activity>, idle: Duration) {
+    let (mut seen, mut quiet) = (0, Duration::ZERO);
+    while timeout(LOOK, &mut connection).await.is_err() {
+        let requests = activity.requests.load(Ordering::Relaxed);
+        quiet = if requests == seen { quiet + LOOK } else { Duration::ZERO };
+        seen = requests;
+        if quiet >= idle && !activity.is_http2.load(Ordering::Relaxed) {
+            connection.abort();
+            return;
+        }
+    }
 }
 
 /// True if the first bytes of a connection are those of HTTP/2. They stay to be read.

@@ -16,6 +16,7 @@ use tracing::Instrument as _;
 use crate::callers::Callers;
 use crate::config::{Bounds, Config, KeySource, OnUnavailable, Permits};
 use crate::envoy::Rules;
+use crate::metrics::RequestMetrics;
 use crate::permit_id::PermitIds;
 use crate::prices::PriceList;
 use crate::start_error::StartError;
@@ -34,6 +35,7 @@ pub(crate) struct ServerState {
     /// The time of the store's last answer if it is ready, and the answer. The lock is held while
     /// it is asked.
     pub(crate) readiness: tokio::sync::Mutex<Option<(Instant, bool)>>,
+    pub(crate) request_metrics: RequestMetrics,
     /// Signs the ids of permits if the configuration names no key.
     random_key: [u8; 32],
     /// The beginning of the names of this process's permits.
@@ -113,6 +115,7 @@ impl ServerState {
             // Those that do not wait still have places.
             waiting_slots: Semaphore::new((bounds.requests / 2).clamp(1, Semaphore::MAX_PERMITS)),
             readiness: tokio::sync::Mutex::default(),
+            request_metrics: RequestMetrics::new(),
             random_key,
             name: URL_SAFE_NO_PAD.encode(random::<12>()?),
             permits: AtomicU64::new(0),

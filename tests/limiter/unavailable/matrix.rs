@@ -138,20 +138,20 @@ async fn away<S: Server>(policy: OnUnavailable, outage: Outage) {
             other => panic!("{other:?} has no row"),
         }
     );
-    is_spared(&limiter, &wire).await;
+    assert_spared(&limiter, &wire).await;
 
     if let Outage::Restarted(data) = outage {
         server.start_again(data).await;
         wire.lead_to(server.address());
     }
     wire.open();
-    is_back(&limiter, &server, &wire).await;
-    settled(&limiter, &server, outage, policy).await;
+    assert_back(&limiter, &server, &wire).await;
+    assert_settled(&limiter, &server, outage, policy).await;
     server.end().await;
 }
 
 /// Checks that an unavailable store gets only probes.
-async fn is_spared(limiter: &Limiter, wire: &Wire) {
+async fn assert_spared(limiter: &Limiter, wire: &Wire) {
     assert_eq!(limiter.counters().outages.get(), 1);
     let (sent, start) = (wire.sent(), Instant::now());
     for _ in 0..200 {
@@ -163,7 +163,7 @@ async fn is_spared(limiter: &Limiter, wire: &Wire) {
 }
 
 /// Checks that the store decides again within a second of its return, without help.
-async fn is_back<S: Server>(limiter: &Limiter, server: &S, wire: &Wire) {
+async fn assert_back<S: Server>(limiter: &Limiter, server: &S, wire: &Wire) {
     let start = Instant::now();
     while Limiter::new(server.store(wire.address())).warm_up().await.is_err() {
         assert!(start.elapsed() < PATIENCE, "the server does not come back");
@@ -176,7 +176,12 @@ async fn is_back<S: Server>(limiter: &Limiter, server: &S, wire: &Wire) {
 }
 
 /// Checks that everything left in the bucket is granted, and no more.
-async fn settled<S: Server>(limiter: &Limiter, server: &S, outage: Outage, policy: OnUnavailable) {
+async fn assert_settled<S: Server>(
+    limiter: &Limiter,
+    server: &S,
+    outage: Outage,
+    policy: OnUnavailable,
+) {
     let held = if outage == Outage::Restarted(Data::Lost) { TOKENS } else { TOKENS - BEFORE };
     let left = if policy == OnUnavailable::Local { held - (TOKENS - BEFORE) } else { held };
     // By another process, which has not seen the outage.

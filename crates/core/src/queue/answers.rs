@@ -148,7 +148,7 @@ impl<W> WriteQueue<W> {
                 (shared.members.iter().filter(|member| member.asks_for_tokens()).count() / 2)
                     .max(1);
             shared.members.iter_mut().for_each(|member| member.was_outrun = true);
-            self.add_if_unacked(&shared);
+            self.make_unacked_if_in_doubt(&shared);
             self.requeue(shared.members);
         }
         self.resolve_unacked();
@@ -269,7 +269,7 @@ impl<W> WriteQueue<W> {
 
     fn fail_write(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        self.add_if_unacked(&shared);
+        self.make_unacked_if_in_doubt(&shared);
         let (back, failed): (Vec<_>, Vec<_>) = shared
             .members
             .into_iter()

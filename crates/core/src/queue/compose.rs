@@ -137,9 +137,9 @@ impl<W> WriteQueue<W> {
 
     /// True if an acquire waits and an image is probably out of date. Such an image is older than
     /// the claim interval and than the waiting requests. Also, earlier answers usually showed that
-    /// another process had claimed after the image known until then (`is_moving`). A read then
+    /// another process had claimed after the image known until then (`has_usually_moved`). A read then
     /// costs less than a write that fails. If earlier answers usually showed a claim within the
-    /// last interval (`is_claimed`), no read is needed: the plan assumes such a claim.
+    /// last interval (`is_usually_claimed`), no read is needed: the plan assumes such a claim.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
@@ -148,8 +148,8 @@ impl<W> WriteQueue<W> {
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
-                && contention.is_moving()
-                && !contention.is_claimed()
+                && contention.has_usually_moved()
+                && !contention.is_usually_claimed()
                 && !answered_since_entry
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
@@ -212,10 +212,14 @@ impl<W> WriteQueue<W> {
         let fenced_off: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
         let ids = Ids { id, fenced_off: &fenced_off };
         let plan = |(index, (bucket, drafted)): (usize, (&QueueBucket, &BucketDraft))| {
-            let is_claimed = may_be_outdated[index]
-                && bucket.contention.is_claimed()
+            let is_usually_claimed = may_be_outdated[index]
+                && bucket.contention.is_usually_claimed()
                 && (bucket.needs_claim(self.settings, now) || !draft.acquires);
-            let hint = if is_claimed { RefillHint::AssumeRefilled } else { RefillHint::TrustImage };
+            let hint = if is_usually_claimed {
+                RefillHint::AssumeRefilled
+            } else {
+                RefillHint::TrustImage
+            };
             (index, drafted.plan(bucket, draft, &ids, (self.settings, hint), now))
         };
         self.buckets.iter().zip(&draft.buckets).enumerate().map(plan).collect()
@@ -223,7 +227,7 @@ impl<W> WriteQueue<W> {
 
     fn send(&mut self) -> Action {
         self.flight = Some(Flight::SharedWrite);
-        self.mark_present();
+        self.note_entered_before_call();
         let ids = || self.buckets[0].image().map(|image| image.request_ids.clone());
         let ids = ids().unwrap_or_default();
         let Some(shared) = &mut self.shared else { return Action::Idle };
@@ -239,7 +243,7 @@ impl<W> WriteQueue<W> {
     }
 
     pub(super) fn maintain(&mut self, upkeep: Upkeep, bucket: usize, plan: WritePlan) -> Action {
-        self.mark_present();
+        self.note_entered_before_call();
         let write = Arc::new(Write { plans: vec![(bucket, plan)], id: None });
         self.flight = Some(Flight::Upkeep(upkeep, write.clone()));
         Action::Write(write)
@@ -250,12 +254,12 @@ impl<W> WriteQueue<W> {
     }
 
     pub(super) fn read(&mut self, buckets: Vec<usize>) -> Action {
-        self.mark_present();
+        self.note_entered_before_call();
         self.flight = Some(Flight::Read(buckets.clone()));
         Action::Read(buckets)
     }
 
-    fn mark_present(&mut self) {
+    fn note_entered_before_call(&mut self) {
         self.members().for_each(|member| member.entered_before_call = true);
     }
 }

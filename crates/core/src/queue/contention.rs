@@ -47,12 +47,12 @@ impl ContentionEstimate {
     }
 
     /// True if another process usually claimed within the last interval.
-    pub(super) const fn is_claimed(self) -> bool {
+    pub(super) const fn is_usually_claimed(self) -> bool {
         self.claimed * 2 >= WHOLE
     }
 
     /// True if another process has usually claimed since the image was taken.
-    pub(super) const fn is_moving(self) -> bool {
+    pub(super) const fn has_usually_moved(self) -> bool {
         self.moved * 2 >= WHOLE
     }
 }

@@ -37,7 +37,7 @@ impl<W> WriteQueue<W> {
             return;
         }
         let member = Member::new(request, Some(waiter));
-        match self.refused_at_once(&member, now) {
+        match self.refusal_at_entry(&member, now) {
             Some(refused) => self.resolve(member, refused),
             None => self.waiting.push(member),
         }

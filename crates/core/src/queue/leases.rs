@@ -56,19 +56,21 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) => {
-                    Some(self.obstacle(member, now).unwrap_or(Placement::Later))
+                    Some(self.step_unless_granted(member, now).unwrap_or(Placement::Later))
                 }
                 // Room is made also for a limit of which the lease needs nothing.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.obstacle(member, now).unwrap_or(repair))
+                    Some(self.step_unless_granted(member, now).unwrap_or(repair))
                 }
-                Assessment::Unknown(_) | Assessment::NoRoom(_)
+                Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
                     if !member.answered_since_entry[0] =>
                 {
                     Some(Placement::Read)
                 }
-                Assessment::Unknown(limit) => Some(Placement::Resolved(Outcome::Unknown(limit))),
+                Assessment::UnknownLimit(limit) => {
+                    Some(Placement::Resolved(Outcome::UnknownLimit(limit)))
+                }
                 Assessment::NoRoom(limit) => Some(Placement::Resolved(Outcome::NoRoom(0, limit))),
             };
             match placed {

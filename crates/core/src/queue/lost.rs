@@ -150,7 +150,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Remembers a write that is not sent again, if it is in doubt.
-    pub(super) fn add_if_unacked(&mut self, shared: &SharedWrite<W>) {
+    pub(super) fn make_unacked_if_in_doubt(&mut self, shared: &SharedWrite<W>) {
         if !shared.is_in_doubt {
             return;
         }
@@ -189,7 +189,7 @@ impl<W> WriteQueue<W> {
     /// Stops sending a write whose answer was lost.
     pub(super) fn give_up_write(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        self.add_if_unacked(&shared);
+        self.make_unacked_if_in_doubt(&shared);
         self.requeue(shared.members);
     }
 }

@@ -71,14 +71,16 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
-                    return self.obstacle(member, now).unwrap_or(or_else);
+                    return self.step_unless_granted(member, now).unwrap_or(or_else);
                 }
-                Assessment::Unknown(_) | Assessment::NoRoom(_)
+                Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
                     if !member.answered_since_entry[index] =>
                 {
                     return Placement::Read;
                 }
-                Assessment::Unknown(limit) => return Placement::Resolved(Outcome::Unknown(limit)),
+                Assessment::UnknownLimit(limit) => {
+                    return Placement::Resolved(Outcome::UnknownLimit(limit));
+                }
                 Assessment::NoRoom(limit) => {
                     return Placement::Resolved(Outcome::NoRoom(index, limit));
                 }

@@ -7,14 +7,14 @@ use super::place::Placement;
 use super::request::{BucketDemand, Outcome, Purpose};
 use super::state::{Flight, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
-use crate::status::{LimitStatus, evaluate_after};
+use crate::status::{LimitStatus, evaluate_with_returned};
 use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
     /// Refuses an acquire as it enters, if it is short by a recent image, also while a write is in
     /// flight. Nothing is refused here while a waiting request gives tokens back, while the shared
     /// write gives tokens back or is in doubt, or while upkeep is in flight.
-    pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
+    pub(super) fn refusal_at_entry(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let returns_tokens = self.shared.as_ref().is_some_and(|shared| shared.returns_tokens);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
@@ -26,7 +26,8 @@ impl<W> WriteQueue<W> {
         {
             return None;
         }
-        if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) = self.obstacle(member, now)
+        if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) =
+            self.step_unless_granted(member, now)
         {
             return Some(outcome);
         }
@@ -42,7 +43,11 @@ impl<W> WriteQueue<W> {
     ///   read if the image of that bucket may not refuse.
     /// - One of the images that are short may not refuse (`image_may_refuse`): a read.
     /// - Otherwise the refusal.
-    pub(super) fn obstacle(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
+    pub(super) fn step_unless_granted(
+        &self,
+        member: &Member<W>,
+        now: EpochMillis,
+    ) -> Option<Placement> {
         let mut is_short = false;
         let mut images_may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
@@ -205,7 +210,7 @@ impl<W> WriteQueue<W> {
             let BucketDemand { amounts, configuration } = &member.request.buckets[index];
             let asked = (amounts, member.lease_return());
             let (image, now) = (bucket.image(), as_of(index));
-            let mut all = evaluate_after(&bucket.id, image, asked, configuration, now);
+            let mut all = evaluate_with_returned(&bucket.id, image, asked, configuration, now);
             all.retain(|status| amounts.contains_key(&status.limit));
             all
         };

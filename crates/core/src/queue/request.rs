@@ -63,7 +63,7 @@ pub enum Outcome {
     /// enter again.
     OutdatedLimits(usize),
     /// Neither the request nor the item of one of its buckets knows the limit.
-    Unknown(LimitName),
+    UnknownLimit(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     NoRoom(usize, LimitName),
     /// The answer to a write was lost, and nothing can tell any more if the write took effect. The

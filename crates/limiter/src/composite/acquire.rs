@@ -9,7 +9,7 @@ use sluicegate_core::{
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::request_error::{error_at_deadline, in_doubt_if, setup_error};
-use super::table_call::{Expired, Resolved};
+use super::table_call::{LeftUnresolved, Resolved};
 use crate::call::{CallContext, new_id};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
@@ -44,7 +44,7 @@ impl<T: Table> CompositeStore<T> {
             let resolved = lane.submit(self, &request, context.deadline, context.clock).await;
             let Resolved { outcome, cost, table_error } = match resolved {
                 Ok(resolved) => resolved,
-                Err(expired) => return self.expired(targets, context, expired),
+                Err(left) => return self.left_unresolved(targets, context, left),
             };
             context.cost += cost;
             match outcome {
@@ -57,14 +57,16 @@ impl<T: Table> CompositeStore<T> {
                 }
                 // Stored limits are read again, once: an unknown limit may have been stored a
                 // moment ago, and a deleted limit may have made room for another one.
-                Outcome::Unknown(_) | Outcome::NoRoom(..) if may_look_for_limit => {
+                Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
                     for target in &mut *targets {
                         self.read_limits_again(target, context).boxed().await?;
                     }
                     context.id = new_id();
                 }
-                Outcome::Unknown(limit) => return Err(InvalidRequest::UnknownLimit(limit).into()),
+                Outcome::UnknownLimit(limit) => {
+                    return Err(InvalidRequest::UnknownLimit(limit).into());
+                }
                 Outcome::NoRoom(index, limit) => {
                     let (entity, max) = (targets[index].bucket.entity.clone(), LIMITS_MAX);
                     return Err(InvalidRequest::BucketFull { entity, limit, max }.into());
@@ -106,11 +108,11 @@ impl<T: Table> CompositeStore<T> {
         }
     }
 
-    fn expired(
+    fn left_unresolved(
         &self,
         targets: &[BucketRequest],
         context: &mut CallContext<'_>,
-        Expired { on_leave, table_error, is_silent, cost }: Expired,
+        LeftUnresolved { on_leave, table_error, is_silent, cost }: LeftUnresolved,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         context.cost += cost;
         if let StateOnLeave::Done(done) = on_leave {
@@ -152,8 +154,8 @@ mod tests {
         let (path, images, leased, dropped) = (None, Vec::new(), Amounts::new(), Vec::new());
         let done = Done { path, images, leased, dropped, is_forced: false, attempts: 1 };
         let (on_leave, cost) = (StateOnLeave::Done(done), Cost::default());
-        let expired = Expired { on_leave, cost, table_error: None, is_silent: false };
-        let (_, path) = store.expired(&[], &mut context, expired).unwrap();
+        let left = LeftUnresolved { on_leave, cost, table_error: None, is_silent: false };
+        let (_, path) = store.left_unresolved(&[], &mut context, left).unwrap();
         assert_eq!(path, Some(WritePath::Unclaimed));
     }
 }

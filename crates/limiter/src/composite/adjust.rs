@@ -16,7 +16,7 @@ use sluicegate_core::{
 use super::composite_store::CompositeStore;
 use super::once::MarkedCalls;
 use super::request_error::{error_at_deadline, setup_error};
-use super::table_call::{Calls, Expired, Resolved};
+use super::table_call::{Calls, LeftUnresolved, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -66,11 +66,11 @@ impl<T: Table> CompositeStore<T> {
         };
         let mut corrected = match resolved {
             Ok(resolved) => self.corrected(correction, resolved, context),
-            Err(Expired { on_leave: StateOnLeave::Done(done), cost, .. }) => {
+            Err(LeftUnresolved { on_leave: StateOnLeave::Done(done), cost, .. }) => {
                 context.cost += cost;
                 Ok(Self::done(done, context))
             }
-            Err(Expired { on_leave, table_error, is_silent, cost }) => {
+            Err(LeftUnresolved { on_leave, table_error, is_silent, cost }) => {
                 context.cost += cost;
                 let is_in_doubt = on_leave == StateOnLeave::InDoubt;
                 let error = error_at_deadline(

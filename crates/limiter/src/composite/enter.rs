@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
-use super::table_call::{Calls, Expired, Resolved};
+use super::table_call::{Calls, LeftUnresolved, Resolved};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::table::TableError;
@@ -27,7 +27,7 @@ impl Lane {
         request: &(dyn Fn() -> QueuedRequest + Sync),
         deadline: Instant,
         clock: &dyn Clock,
-    ) -> Result<Resolved, Expired> {
+    ) -> Result<Resolved, LeftUnresolved> {
         let (sender, receiver) = oneshot::channel();
         let mut entered = LeaveOnDrop { lane: self, request, receiver, must_leave: true };
         let replies_before = {
@@ -48,7 +48,7 @@ impl Lane {
                 // The same request has entered again. Its new caller gets the outcome.
                 Err(TryRecvError::Closed) => {
                     entered.must_leave = false;
-                    return Err(Expired {
+                    return Err(LeftUnresolved {
                         on_leave: StateOnLeave::InDoubt,
                         cost: Cost::default(),
                         // Reported as contention, not as an outage: the table may be all right.
@@ -102,7 +102,7 @@ impl Lane {
             !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
         };
         let table_error = state.table_error.clone().filter(is_news);
-        Err(Expired { on_leave, cost, table_error, is_silent })
+        Err(LeftUnresolved { on_leave, cost, table_error, is_silent })
     }
 }
 

@@ -18,7 +18,7 @@ use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::lane::Lane;
 use super::request_error::{error_at_deadline, setup_error};
-use super::table_call::{Expired, Resolved};
+use super::table_call::{LeftUnresolved, Resolved};
 use super::targets::Lookup;
 use crate::call::CallContext;
 use crate::clock::Clock;
@@ -194,13 +194,15 @@ impl<T: Table> CompositeStore<T> {
             let resolved = match lane.submit(self, &request, context.deadline, context.clock).await
             {
                 Ok(resolved) => resolved,
-                Err(Expired {
-                    on_leave: sluicegate_core::StateOnLeave::Done(done), cost, ..
+                Err(LeftUnresolved {
+                    on_leave: sluicegate_core::StateOnLeave::Done(done),
+                    cost,
+                    ..
                 }) => {
                     context.cost += cost;
                     return Ok(done);
                 }
-                Err(Expired { on_leave, table_error, is_silent, cost }) => {
+                Err(LeftUnresolved { on_leave, table_error, is_silent, cost }) => {
                     context.cost += cost;
                     let is_in_doubt = on_leave == sluicegate_core::StateOnLeave::InDoubt;
                     let table_error = table_error.as_deref();
@@ -236,7 +238,7 @@ impl<T: Table> CompositeStore<T> {
                     continue;
                 }
                 // As for an acquire. The id stays, as a lost lease may have it.
-                Outcome::Unknown(_) | Outcome::NoRoom(..) if may_look_for_limit => {
+                Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
                     let (bucket, entry) = (bucket.clone(), self.known_buckets.entry(bucket));
                     let amounts = terms.least();
@@ -246,7 +248,7 @@ impl<T: Table> CompositeStore<T> {
                     configuration = target.configuration;
                     continue;
                 }
-                Outcome::Unknown(limit) => InvalidRequest::UnknownLimit(limit).into(),
+                Outcome::UnknownLimit(limit) => InvalidRequest::UnknownLimit(limit).into(),
                 Outcome::NoRoom(_, limit) => {
                     let (entity, max) = (bucket.entity.clone(), LIMITS_MAX);
                     InvalidRequest::BucketFull { entity, limit, max }.into()

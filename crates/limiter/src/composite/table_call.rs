@@ -60,7 +60,7 @@ pub(super) struct Resolved {
 }
 
 /// The state of a request that was not resolved in time.
-pub(super) struct Expired {
+pub(super) struct LeftUnresolved {
     pub(super) on_leave: StateOnLeave,
     pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,

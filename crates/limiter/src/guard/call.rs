@@ -19,7 +19,7 @@ use crate::store_error::{BoxError, described};
 #[derive(Debug)]
 pub(crate) enum Granted {
     /// By a call on the store, or from tokens that this process holds.
-    ByStore(Grant),
+    Debited(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
@@ -30,7 +30,7 @@ impl Guard {
         let checked = self.store.check(&self.clock, self.settings.connect_deadline).await;
         if is_answer(&checked) {
             self.health.note_connection();
-            self.health.circuit.note_probe_answer();
+            self.health.breaker.note_probe_answer();
         }
         checked
     }
@@ -48,7 +48,7 @@ impl Guard {
     ) -> Result<Granted, AcquireError> {
         let Some(pass) = self.begin_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
-                return Ok(Granted::ByStore(grant));
+                return Ok(Granted::Debited(grant));
             }
             let not_asked_error = self.health.not_asked_error();
             let cause = Cause::NotAsked { since: not_asked_error.since };
@@ -68,7 +68,7 @@ impl Guard {
                 if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().remember(request, &grant.parts);
                 }
-                Ok(Granted::ByStore(grant))
+                Ok(Granted::Debited(grant))
             }
             Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };
@@ -128,7 +128,7 @@ impl Guard {
     /// Permission to call the store; `None`: the store counts as unavailable. In that case, and for
     /// a trial, this starts the recovery task.
     fn begin_call(self: &Arc<Self>) -> Option<CallPass<'_>> {
-        let pass = self.health.circuit.may_call();
+        let pass = self.health.breaker.may_call();
         // A task must probe an unavailable store, and must be able to overtake a trial call that
         // hangs.
         if pass.as_ref().is_none_or(CallPass::is_trial) {

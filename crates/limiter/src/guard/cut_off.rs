@@ -60,7 +60,7 @@ impl Guard {
 
     fn probe_after_cut_off(self: &Arc<Self>, deadline: Duration) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let settings = self.health.circuit.settings();
+        let settings = self.health.breaker.settings();
         if settings.never_opens() || self.health.is_probing_cut_off.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -76,16 +76,16 @@ impl Guard {
     async fn find_outage(self: &Arc<Self>, deadline: Duration) {
         let (mut failures, deadline) = (0, deadline.min(DEADLINE_MAX));
         while !self.health.is_abandoned.load(Ordering::Relaxed)
-            && let Some(pass) = self.health.circuit.may_call_if_closed()
+            && let Some(pass) = self.health.breaker.may_call_if_closed()
         {
             let checked = self.store.check(&self.clock, deadline).await;
             if is_answer(&checked) {
                 // The failures of these probes no longer count, unless a call has failed as well.
-                return self.health.circuit.forgive_up_to(failures);
+                return self.health.breaker.forgive_up_to(failures);
             }
             failures += 1;
             self.note(pass, &checked);
-            tokio::time::sleep(self.health.circuit.settings().probe_every).await;
+            tokio::time::sleep(self.health.breaker.settings().probe_every).await;
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct NotAsked {
 /// The health of a store, as one limiter and its clones know it.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
-    pub(super) circuit: CircuitBreaker,
+    pub(super) breaker: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
     /// True while the store is probed because a caller left.
@@ -47,10 +47,10 @@ pub(super) struct RecoverySlot {
 
 impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
-        let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
+        let (breaker, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
         let (recovery, is_abandoned) = (RecoverySlot::default(), AtomicBool::new(false));
         let (is_probing_cut_off, local) = (AtomicBool::new(false), OnceLock::new());
-        Self { circuit, is_connected, is_probing_cut_off, recovery, is_abandoned, local }
+        Self { breaker, is_connected, is_probing_cut_off, recovery, is_abandoned, local }
     }
 
     /// True if the store has ever answered.
@@ -61,7 +61,7 @@ impl StoreHealth {
     /// True if no new call may ask the store.
     #[cfg(feature = "leasing")]
     pub(crate) fn is_open(&self) -> bool {
-        self.circuit.needs_probes()
+        self.breaker.needs_probes()
     }
 
     pub(super) fn local(&self) -> &Local {
@@ -80,20 +80,20 @@ impl StoreHealth {
     }
 
     pub(super) fn not_asked_error(&self) -> NotAsked {
-        NotAsked { since: self.circuit.opened_at() }
+        NotAsked { since: self.breaker.opened_at() }
     }
 }
 
 impl StoreHealth {
     /// True if a recovery task has work.
     fn needs_recovery(&self) -> bool {
-        self.circuit.needs_probes() || self.has_pending_debits()
+        self.breaker.needs_probes() || self.has_pending_debits()
     }
 
     fn recovery_until_ms(&self) -> u64 {
-        let time = self.circuit.settings().probe_every.saturating_mul(ROUNDS_UNHEARD);
+        let time = self.breaker.settings().probe_every.saturating_mul(ROUNDS_UNHEARD);
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        self.circuit.now_ms().saturating_add(time_ms).max(1)
+        self.breaker.now_ms().saturating_add(time_ms).max(1)
     }
 
     /// Notes a sign of life of the task.
@@ -109,7 +109,7 @@ impl StoreHealth {
     /// True for the caller that must start the task.
     pub(super) fn claim_recovery(&self) -> bool {
         let until_ms = self.recovery.until_ms.load(Ordering::SeqCst);
-        let is_alive = until_ms > 0 && until_ms >= self.circuit.now_ms();
+        let is_alive = until_ms > 0 && until_ms >= self.breaker.now_ms();
         !is_alive
             && self
                 .recovery

@@ -112,7 +112,7 @@ impl LocalRequest {
                 Decision::Repair(plan) => (plan, false),
                 Decision::AlreadyApplied => return Ok(image),
                 Decision::Short(_) => return Ok(None),
-                Decision::Unknown(limit) => {
+                Decision::UnknownLimit(limit) => {
                     let unknown = UnknownHere(limit, self.bucket.clone());
                     return Err(AcquireError::Unavailable(unknown.into()));
                 }

@@ -27,7 +27,7 @@ impl Guard {
 /// Probes and debits until there is no work. Ends early with the last clone of the limiter.
 async fn recover(guard: Arc<Guard>, term: u64) {
     let health = &guard.health;
-    let every = health.circuit.settings().probe_every;
+    let every = health.breaker.settings().probe_every;
     let mut sent_at = Instant::now();
     let mut rounds = interval_at(sent_at + every, every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -45,12 +45,12 @@ async fn recover(guard: Arc<Guard>, term: u64) {
         health.note_recovery_alive();
         // A round may come a little early.
         let is_time = sent_at.elapsed() + every / 2 >= guard.settings.connect_deadline / PROBES_MAX;
-        if health.circuit.needs_probes() && (is_time || probes.is_empty()) {
+        if health.breaker.needs_probes() && (is_time || probes.is_empty()) {
             sent_at = Instant::now();
             let guard = guard.clone();
             probes.spawn(async move { guard.probe().await });
         }
-        if debits.is_empty() && health.has_pending_debits() && !health.circuit.needs_probes() {
+        if debits.is_empty() && health.has_pending_debits() && !health.breaker.needs_probes() {
             let guard = guard.clone();
             debits.spawn(async move {
                 guard.debit_pending(&guard.health.local().pending_debits).await;

@@ -304,7 +304,7 @@ impl Prepared {
             None => ask().await,
         };
         let from = match result {
-            Ok(Granted::ByStore(grant)) => Source::Resolved(Box::new(grant)),
+            Ok(Granted::Debited(grant)) => Source::Resolved(Box::new(grant)),
             Ok(Granted::Degraded(degraded, parts)) => Source::Degraded(Box::new((degraded, parts))),
             Err(error) => Source::Shadowed(Box::new(self.of.limiter.shadowed(error)?)),
         };

@@ -29,7 +29,7 @@ impl AcquireRequest<&Limiter> {
             None => ask().await,
         };
         let result = match result {
-            Ok(Granted::ByStore(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
+            Ok(Granted::Debited(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
             Ok(Granted::Degraded(degraded, parts)) => {
                 Ok(Permit::degraded_by(limiter, correction_time_max, degraded, parts))
             }

@@ -139,7 +139,7 @@ async fn guard(
     if reloadable.access_log {
         seen.log(caller, &response, took);
     }
-    seen.count(&response, took);
+    seen.count(&state.request_metrics, &response, took);
     response
 }
 

@@ -159,3 +159,32 @@ async fn streams_that_are_reset_at_once_end_their_connection_and_no_other() {
     assert!(is_enough, "after {sent} streams: {error:?}");
     assert_eq!(server.get("/healthz").await.status, 200);
 }
+
+/// A head without an end, and a connection that is used every minute.
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_requests_is_closed_and_one_with_requests_stays() {
+    let server = Running::in_memory(json!({})).await;
+    let connect = async |head: &[u8]| {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head).await.unwrap();
+        stream
+    };
+    let healthz = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let start = tokio::time::Instant::now();
+    let mut head_without_end = connect(b"GET /healthz HTTP/1.1\r\nhost: ").await;
+    let mut used = connect(healthz).await;
+    let mut answer = [0; 4_096];
+    for _ in 0..4 {
+        assert!(used.read(&mut answer).await.unwrap() > 0);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        used.write_all(healthz).await.unwrap();
+    }
+    assert_eq!(head_without_end.read(&mut answer).await.unwrap_or(0), 0);
+    assert!(start.elapsed() >= Duration::from_secs(240));
+    assert!(used.read(&mut answer).await.unwrap() > 0);
+    // Now it is silent.
+    let silent = tokio::time::Instant::now();
+    assert_eq!(used.read(&mut answer).await.unwrap_or(0), 0);
+    let closed_after = silent.elapsed();
+    assert!((100..=180).contains(&closed_after.as_secs()), "{closed_after:?}");
+}
