@@ -38,7 +38,7 @@ impl Fields {
         let mut fields = Self::default();
         for Remaining { entity: whose, limit, rule, available, .. } in remaining {
             let reset_s = full_in_s(*rule, *available, now);
-            fields.push(&policy(whose, limit, entity), *rule, *available, reset_s);
+            fields.push(prefix(whose, entity), limit, *rule, *available, reset_s);
         }
         fields
     }
@@ -61,15 +61,22 @@ impl Fields {
                         .map(|full| retry_after_s.map_or(full, |after| full.min(after)))
                 }
             };
-            fields.push(&policy(whose, limit, entity), *rule, *available, reset_s);
+            fields.push(prefix(whose, entity), limit, *rule, *available, reset_s);
         }
         fields
     }
 
-    fn push(&mut self, name: &str, rule: Rule, available: Millitokens, reset_s: Option<u64>) {
+    fn push(
+        &mut self,
+        prefix: &str,
+        limit: &LimitName,
+        rule: Rule,
+        available: Millitokens,
+        reset_s: Option<u64>,
+    ) {
         for field in [&mut self.policy, &mut self.left] {
             let comma = if field.is_empty() { "" } else { ", " };
-            let _ = write!(field, "{comma}\"{name}\"");
+            field.extend([comma, "\"", prefix, limit.as_str(), "\""]);
         }
         let _ = write!(self.policy, ";q={}", whole_tokens(rule.burst()));
         if let Some(seconds) = period_s(rule) {
@@ -93,8 +100,11 @@ impl Fields {
 
 /// The name of a limit as the client sees it. It does not name the parent.
 pub(crate) fn policy(whose: &EntityId, limit: &LimitName, entity: &str) -> String {
-    let parent = if whose.as_str() == entity { "" } else { "parent:" };
-    format!("{parent}{limit}")
+    format!("{}{limit}", prefix(whose, entity))
+}
+
+fn prefix(whose: &EntityId, entity: &str) -> &'static str {
+    if whose.as_str() == entity { "" } else { "parent:" }
 }
 
 /// Rounded up, so that waiting this long suffices; capped at the largest structured integer.

@@ -83,8 +83,12 @@ fn of_envoy(envoy: &Envoy) -> Vec<(String, String)> {
             if of_limits.is_empty()
                 && let Err((setting, message)) = Rules::check(rule)
             {
-                let setting: Vec<_> = setting.split('/').map(escaped).collect();
-                found.push((format!("{at}/{}", setting.join("/")), message));
+                // The name of a limit may have a slash, too.
+                let setting = match setting.split_once('/') {
+                    Some((setting, limit)) => format!("{setting}/{}", escaped(limit)),
+                    None => setting,
+                };
+                found.push((format!("{at}/{setting}"), message));
             }
             found.extend(of_limits);
         }

@@ -116,6 +116,10 @@ fn leave_out(value: &mut Value, at: &str) -> bool {
     if at == "/callers" {
         settings.remove("listen");
     }
+    // Without the bounds, a good time would look too long.
+    if at == "/bounds" {
+        settings.remove("deadline_ms");
+    }
     settings.remove(&unescaped(key)).is_some()
 }
 
@@ -201,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn bounds_that_are_wrong_do_not_make_the_deadline_wrong() {
+        let text = "deadline_ms: 30000\nbounds: {request_ms: 60000, connections: 0}\n";
+        let found = found(text);
+        assert!(
+            found.starts_with("2: bounds.connections: ") && found.lines().count() == 1,
+            "{found}"
+        );
+    }
+
+    #[test]
     fn a_value_in_the_place_of_a_section_may_be_a_secret() {
         for text in [
             "secret",
@@ -227,6 +241,9 @@ mod tests {
     #[test]
     fn odd_keys_and_numbers_have_their_own_lines() {
         assert!(found("bounds:\n  connections: 5\n  a/b: 5\n").starts_with("3: bounds.a/b: "));
+        let rule = "{match: {}, entity: e, resource: r, consume: {\n        a/b: 1}}";
+        let text = format!("envoy:\n  domains:\n  - domain: d\n    rules: [{rule}]\n");
+        assert!(found(&text).starts_with("5: envoy.domains[0].rules[0].consume.a/b: "));
         let rule = "{match: {}, entity: e, resource: r, consume: {\n        rpm: -5}}";
         let text = format!("envoy:\n  domains:\n  - domain: d\n    rules: [{rule}]\n");
         let found = found(&text);

@@ -46,7 +46,8 @@ impl FoundLimit {
             Wait::Millis(millis) => Some(millis),
             Wait::None => match self.rule.wait_for(self.rule.burst(), self.available, now, now) {
                 Wait::Millis(millis) => Some(millis),
-                _ => Some(0),
+                Wait::None => Some(0),
+                Wait::NoRefill | Wait::ExceedsBurst => None,
             },
             Wait::NoRefill | Wait::ExceedsBurst => None,
         };

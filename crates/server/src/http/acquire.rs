@@ -8,13 +8,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use sluicegate::request::Remaining;
 use sluicegate::types::{Amounts, EpochMillis, Millitokens};
 use sluicegate::{AcquireError, AcquireRequest, EntityId, Limit, Limiter, Permit, Resource};
 use utoipa::ToSchema;
 
-use super::amount::{self, TokenCounts, Written, number, priced};
+use super::amount::{self, Number, TokenCounts, Written, number, priced};
 use super::body::Body;
 use super::problem::Problem;
 use super::time::rfc3339;
@@ -78,10 +77,10 @@ pub(super) struct Balance {
     limit: String,
     /// Tokens that are left; negative while there is a debt.
     #[schema(value_type = f64)]
-    available: Box<RawValue>,
+    available: Number,
     /// Tokens of a full bucket.
     #[schema(value_type = f64)]
-    burst: Box<RawValue>,
+    burst: Number,
 }
 
 impl From<&Remaining> for Balance {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sluicegate::types::{AmountOf, Amounts, EpochMillis, LimitName, Millitokens};
 use sluicegate_core::{Currency, parse_amount};
@@ -46,8 +46,7 @@ fn of_number(limit: &str, number: &str) -> Option<i128> {
     let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits: i128 = format!("{whole}{decimals}").parse().ok()?;
     let is_money = Currency::of(limit).is_some();
-    let unit = if is_money { 9 } else { 3 };
-    let shift = exponent.parse::<i32>().ok()?.checked_add(unit)?;
+    let shift = exponent.parse::<i32>().ok()?.checked_add(decimals_of(limit).cast_signed())?;
     let shift = shift.checked_sub(i32::try_from(decimals.len()).ok()?)?;
     let power = 10_i128.checked_pow(shift.unsigned_abs())?;
     match shift {
@@ -95,10 +94,29 @@ pub(super) fn priced(
     prices.amounts(resource, usage, at).map_err(Problem::bad)
 }
 
+/// The decimals of an amount in an item: thousandths of a token, billionths of money.
+fn decimals_of(limit: &str) -> u32 {
+    if Currency::of(limit).is_some() { 9 } else { 3 }
+}
+
+/// A JSON number with all of its decimals.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Number {
+    Whole(i64),
+    Exact(Box<RawValue>),
+}
+
 /// An amount of a limit as a JSON number.
-pub(super) fn number(limit: &str, milli: impl Into<i128>) -> Box<RawValue> {
-    let text = AmountOf::new(limit, milli.into()).plain();
-    RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned())
+pub(super) fn number(limit: &str, milli: impl Into<i128>) -> Number {
+    let (milli, unit) = (milli.into(), 10_i128.pow(decimals_of(limit)));
+    match i64::try_from(milli / unit) {
+        Ok(whole) if milli % unit == 0 => Number::Whole(whole),
+        _ => {
+            let text = RawValue::from_string(AmountOf::new(limit, milli).plain());
+            Number::Exact(text.unwrap_or_else(|_| RawValue::NULL.to_owned()))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +139,7 @@ mod tests {
         for (limit, milli, text) in
             [("rpm", 99_000, "99"), ("rpm", -1, "-0.001"), ("usd", 4_250_000_000_i64, "4.25")]
         {
-            assert_eq!(number(limit, milli).get(), text);
+            assert_eq!(serde_json::to_string(&number(limit, milli)).unwrap(), text);
         }
     }
 

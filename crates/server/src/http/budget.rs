@@ -6,13 +6,12 @@ use axum::Json;
 use axum::extract::{Query, State};
 use futures_util::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use sluicegate::dynamo::{Budget, Lasts};
 use sluicegate::types::EpochMillis;
 use sluicegate::{EntityId, Limit, LimitStatus, Resource};
 use utoipa::{IntoParams, ToSchema};
 
-use super::amount::number;
+use super::amount::{Number, number};
 use super::problem::Problem;
 use super::time::rfc3339;
 use crate::state::ServerState;
@@ -39,13 +38,13 @@ pub(super) struct BudgetRow {
     period_start: Option<String>,
     /// Taken in this period and not given back.
     #[schema(value_type = f64)]
-    granted: Box<RawValue>,
+    granted: Number,
     #[schema(value_type = f64)]
-    left: Box<RawValue>,
+    left: Number,
     /// The use by the usage windows of the period. Absent: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>)]
-    used: Option<Box<RawValue>>,
+    used: Option<Number>,
     /// The next boundary, or the time when it is full, RFC 3339. Absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     resets_at: Option<String>,

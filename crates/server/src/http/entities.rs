@@ -7,12 +7,11 @@ use axum::extract::{Path, State};
 use futures_util::TryStreamExt as _;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use sluicegate::types::EntityRecord;
 use sluicegate::{EntityId, Limit, LimitStatus, Resource};
 use utoipa::ToSchema;
 
-use super::amount::number;
+use super::amount::{Number, number};
 use super::body::Body;
 use super::problem::Problem;
 use crate::state::ServerState;
@@ -47,7 +46,7 @@ struct BucketBalance {
     rule: String,
     /// Tokens that are left, as of now; negative while there is a debt.
     #[schema(value_type = f64)]
-    available: Box<RawValue>,
+    available: Number,
 }
 
 impl From<&LimitStatus> for BucketBalance {

@@ -9,13 +9,12 @@ use chrono::DateTime;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use futures_util::{TryStreamExt as _, future};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use sluicegate::dynamo::ReadError;
 use sluicegate::types::{EpochMillis, LimitName, UsageWindow, WindowKind, WindowSpan};
 use sluicegate::{EntityId, Resource};
 use utoipa::{IntoParams, ToSchema};
 
-use super::amount::number;
+use super::amount::{Number, number};
 use super::problem::Problem;
 use super::time::rfc3339;
 use crate::state::ServerState;
@@ -61,7 +60,7 @@ struct UsageRow {
     start: String,
     /// Tokens, or money, by limit.
     #[schema(value_type = BTreeMap<String, f64>)]
-    consumed: BTreeMap<String, Box<RawValue>>,
+    consumed: BTreeMap<String, Number>,
 }
 
 impl From<UsageWindow> for UsageRow {

@@ -168,6 +168,17 @@ async fn a_refusal_in_one_bucket_counts_although_another_one_fails() {
 }
 
 #[tokio::test]
+async fn a_quota_is_never_reset() {
+    let mut rules = rules();
+    rules["envoy"]["domains"][0]["rules"][2]["limits"] = json!(["rph=3/never"]);
+    let server = Running::in_memory(rules).await;
+    let user = vec![descriptor(&[("user", "a")], None)];
+    let granted = ask(&mut client(&server).await, 0, user).await.unwrap();
+    assert_eq!(codes(&granted), (Granted, vec![(Granted, 2)]));
+    assert_eq!(granted.statuses[0].duration_until_reset, None);
+}
+
+#[tokio::test]
 async fn a_rule_without_limits_keeps_the_default_ones_beside_other_rules() {
     let mut rules = rules();
     rules["envoy"]["domains"][0]["rules"][0]["limits"] = json!([]);
