@@ -260,7 +260,8 @@ fn image(keys: &Value, bucket: &Bucket, life: &Life) -> Value {
             ("tk", *balance),
             ("cp", 60_000),
             ("bx", BURST_MILLI),
-            ("ra", 60_000),
+            // A calendar limit refills by periods, not steadily.
+            ("ra", if *limit == DAILY { 0 } else { 60_000 }),
             ("rp", 60_000),
             ("tc", *counter),
         ];
