@@ -128,27 +128,30 @@ impl Seen {
     }
 
     /// Writes a line to the access log.
-    pub(crate) fn log(&self, caller: &str, response: &Response, took: Duration) {
-        let (method, path, status) = (self.method, self.path(), Status::of(response));
+    pub(crate) fn log(&self, caller: &str, status: Status, took: Duration) {
+        let (method, path) = (self.method, self.path());
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         tracing::info!(target: "sluicegate::access", method, path, caller, %status, micros);
     }
 
     /// Counts the request.
-    pub(crate) fn count(&self, metrics: &RequestMetrics, response: &Response, took: Duration) {
-        metrics.count(self.path(), self.method, Status::of(response), took);
+    pub(crate) fn count(&self, metrics: &RequestMetrics, status: Status, took: Duration) {
+        metrics.count(self.path(), self.method, status, took);
     }
 }
 
 /// The status of a response: of a refusal over gRPC, its code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Status {
+pub(crate) struct Status {
     is_grpc: bool,
     code: u16,
 }
 
 impl Status {
-    fn of(response: &Response) -> Self {
+    /// The client left before it had an answer: the code that nginx logs then.
+    pub(crate) const LEFT: Self = Self { is_grpc: false, code: 499 };
+
+    pub(crate) fn of(response: &Response) -> Self {
         let code = response.headers().get("grpc-status").and_then(|code| code.to_str().ok());
         match code.and_then(|code| code.parse().ok()) {
             Some(code) => Self { is_grpc: true, code },

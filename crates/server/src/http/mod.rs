@@ -31,7 +31,7 @@ use utoipa_axum::routes;
 
 use crate::config::Role;
 use crate::envoy::Service;
-use crate::metrics::{Seen, rendered};
+use crate::metrics::{RequestMetrics, Seen, Status, rendered};
 use crate::state::{ServerState, Slot};
 use crate::traces;
 use problem::Problem;
@@ -123,9 +123,16 @@ async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    let (begin, seen, is_grpc) = (Instant::now(), Seen::of(&request), is_grpc(&request));
-    let span = traces::span(seen.method(), seen.path(), request.headers());
+    let (seen, is_grpc) = (Seen::of(&request), is_grpc(&request));
     let reloadable = state.reloadable();
+    let mut count = CountOnDrop {
+        metrics: &state.request_metrics,
+        has_access_log: reloadable.access_log,
+        seen: &seen,
+        begin: Instant::now(),
+        answer: None,
+    };
+    let span = traces::span(seen.method(), seen.path(), request.headers());
     let (caller, response) = match reloadable.callers.authorize(&request, role) {
         Ok(caller) => (caller, in_time(&state, request, next).instrument(span.clone()).await),
         Err(denied) => ("", Err(denied.into())),
@@ -135,12 +142,30 @@ async fn guard(
         Err(problem) => problem.answer_to(is_grpc),
     };
     traces::record(&span, &response);
-    let took = begin.elapsed();
-    if reloadable.access_log {
-        seen.log(caller, &response, took);
-    }
-    seen.count(&state.request_metrics, &response, took);
+    count.answer = Some((caller, Status::of(&response)));
+    drop(count);
     response
+}
+
+/// Counts a request and writes its line to the access log, also if its client leaves.
+struct CountOnDrop<'a> {
+    metrics: &'a RequestMetrics,
+    has_access_log: bool,
+    seen: &'a Seen,
+    begin: Instant,
+    /// The name of the caller, and the status.
+    answer: Option<(&'a str, Status)>,
+}
+
+impl Drop for CountOnDrop<'_> {
+    fn drop(&mut self) {
+        let (caller, status) = self.answer.unwrap_or(("", Status::LEFT));
+        let took = self.begin.elapsed();
+        if self.has_access_log {
+            self.seen.log(caller, status, took);
+        }
+        self.seen.count(self.metrics, status, took);
+    }
 }
 
 /// # Errors

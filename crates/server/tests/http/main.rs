@@ -10,11 +10,13 @@ mod silent_store;
 mod tls;
 mod traces;
 
+use std::time::Duration;
+
 use serde_json::json;
 use sluicegate::{DynamoStore, Limit, LimitSet, Limiter, MemoryStore};
-use sluicegate_testkit::on_every_engine;
+use sluicegate_testkit::{Fault, Proxy, on_every_engine};
 
-use running::{Running, config};
+use running::{Running, asked, config, patient};
 
 #[tokio::test]
 async fn a_request_is_granted_until_a_limit_is_short() {
@@ -261,4 +263,36 @@ async fn the_dashboard_shows_metrics_that_a_server_reports() {
         missing = is_reported().await;
     }
     panic!("no server reports {missing:?}");
+}
+
+#[tokio::test]
+async fn a_request_whose_client_leaves_is_counted() {
+    on_every_engine(async |engine| {
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let table = engine.create_table().await;
+        let server = Running::start(config(json!({})), patient(&proxy, &table)).await;
+        let left = async || {
+            let metrics = server.text("/metrics").await;
+            let is_left =
+                |line: &&str| line.contains(r#"path="/v1/acquire""#) && line.contains("499");
+            let line = metrics.lines().find(is_left);
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let before = left().await;
+        proxy.inject(|_| Fault::Delay(Duration::from_secs(2)));
+        let wanted = json!({
+            "entity": "u", "resource": "r", "amounts": {"rpm": 1}, "limits": ["rpm=9/h"],
+        });
+        tokio::select! {
+            early = server.post("/v1/acquire", &wanted) => panic!("{early:?}"),
+            () = asked(&proxy) => {}
+        }
+        let counted = async {
+            while left().await == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), counted).await.expect("it is counted");
+    })
+    .await;
 }
