@@ -31,7 +31,7 @@ pub enum Layouts {
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
     /// The records with consumption, with their deltas.
-    pub records: Vec<RecordDeltas<'a>>,
+    pub countable: Vec<RecordDeltas<'a>>,
     /// The records that cannot be counted.
     pub uncountable: Vec<UncountableRecord<'a>>,
     /// The creation time of the oldest record that could be parsed.
@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
     /// Reads every record on its own. Records of items in other layouts count nothing.
     #[must_use]
     pub fn read(records: &'a [Box<RawValue>], layouts: Layouts) -> Self {
-        let mut batch = Self { records: Vec::with_capacity(records.len()), ..Self::default() };
+        let mut batch = Self { countable: Vec::with_capacity(records.len()), ..Self::default() };
         for record in records {
             batch.add(record.get(), layouts);
         }
@@ -76,7 +76,7 @@ impl<'a> Batch<'a> {
         };
         match deltas {
             Ok(None) => {}
-            Ok(Some(deltas)) => self.records.push(deltas),
+            Ok(Some(deltas)) => self.countable.push(deltas),
             Err(error) => {
                 self.uncountable.push(UncountableRecord { json, reason: error.to_string() })
             }
@@ -105,7 +105,7 @@ mod tests {
         );
         let event: StreamEvent = serde_json::from_str(&json).unwrap();
         let batch = Batch::read(&event.records, Layouts::Composite);
-        let counted: Vec<_> = batch.records.iter().map(|r| r.sequence.as_sent()).collect();
+        let counted: Vec<_> = batch.countable.iter().map(|r| r.sequence.as_sent()).collect();
         assert_eq!(counted, ["9", "10"]);
         assert_eq!(
             batch.uncountable.iter().map(|record| record.json).collect::<Vec<_>>(),

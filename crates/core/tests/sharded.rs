@@ -112,9 +112,9 @@ fn shards_count_nothing_unless_switched_on() {
     let insert = record(0, 1, None, Some(image(0, RF, &[("rpm", 1_000)])));
     assert!(extract_deltas(&StreamRecord::from_json(insert.get()).unwrap()).unwrap().is_none());
     let records = [insert];
-    let count = |layouts| Batch::read(&records, layouts).records.len();
+    let count = |layouts| Batch::read(&records, layouts).countable.len();
     assert_eq!((count(Layouts::Composite), count(Layouts::CompositeAndSharded)), (0, 1));
-    let keys = Batch::read(&records, Layouts::CompositeAndSharded).records[0].item_keys();
+    let keys = Batch::read(&records, Layouts::CompositeAndSharded).countable[0].item_keys();
     assert_eq!(keys, ("ns/BUCKET#user-1#gpt-4#0".to_owned(), "#STATE".to_owned()));
 }
 
@@ -192,7 +192,7 @@ impl Windows {
     fn deliver(&mut self, records: &[Box<RawValue>], watermark_of: impl Fn(&str) -> String) {
         let batch = Batch::read(records, Layouts::CompositeAndSharded);
         assert!(batch.uncountable.is_empty(), "{:?}", batch.uncountable);
-        for group in group_by_window(batch.records, &WindowKinds::default()).groups {
+        for group in group_by_window(batch.countable, &WindowKinds::default()).groups {
             let window = group.key().sk();
             let at = (window.clone(), watermark_of(&group.watermark_attribute()));
             while let Some(update) = group.next_update(self.watermarks.get(&at)) {

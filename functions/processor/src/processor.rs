@@ -123,7 +123,7 @@ impl Processor {
         }
         let batch = Batch::read(records, self.settings.layouts);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let deltas = batch.records.iter().map(|record| record.deltas.len()).sum();
+        let deltas = batch.countable.iter().map(|record| record.deltas.len()).sum();
         let mut outcome = OutcomeBuilder::new(Report {
             records: as_u64(records.len()),
             deltas: as_u64(deltas),
@@ -137,7 +137,7 @@ impl Processor {
         // counted nor in quarantine. When that record is delivered again, its windows would drop it
         // as a duplicate, even if a later version of the processor could count it.
         let (behind, unblocked): (Vec<_>, Vec<_>) = batch
-            .records
+            .countable
             .into_iter()
             .partition(|record| entries.iter().any(|entry| entry.may_precede(record)));
         let puts = (0..entries.len())

@@ -119,7 +119,7 @@ impl Processor {
         let kinds =
             entry.id.kind.map_or_else(|| self.settings().window_kinds.clone(), WindowKinds::from);
         let created = batch.oldest;
-        let groups = group_by_window(batch.records, &kinds).groups;
+        let groups = group_by_window(batch.countable, &kinds).groups;
         if groups.is_empty() {
             return self.close(entry, QuarantineState::Done, Recounted::NothingToCount).await;
         }

@@ -53,7 +53,7 @@ fn record(n: i64, limits: usize) -> Value {
 pub(crate) fn to_updates(event: &[u8]) -> Vec<WindowUpdate> {
     let event: StreamEvent = serde_json::from_slice(event).expect("an event");
     let batch = Batch::read(&event.records, Layouts::Composite);
-    let grouped = group_by_window(batch.records, &WindowKinds::default());
+    let grouped = group_by_window(batch.countable, &WindowKinds::default());
     grouped.groups.iter().filter_map(|group| group.next_update(None)).collect()
 }
 

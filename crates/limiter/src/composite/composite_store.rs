@@ -48,7 +48,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Reads the status of all limits of these buckets, by strongly consistent reads.
-    pub(super) async fn look_at(
+    pub(super) async fn read_status(
         &self,
         targets: &[BucketRequest],
         context: &mut CallContext<'_>,

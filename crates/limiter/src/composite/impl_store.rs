@@ -53,7 +53,7 @@ impl<T: Table> Store for CompositeStore<T> {
         async move {
             let mut context = CallContext::new(clock, request.deadline);
             let targets = self.targets(request, Lookup::Always, &mut context).await?;
-            self.look_at(&targets, &mut context).await
+            self.read_status(&targets, &mut context).await
         }
         .boxed()
     }

@@ -112,8 +112,8 @@ impl<T: Table> CompositeStore<T> {
         }
         if !missing.is_empty() {
             // Boxed: this future is rare, and larger than the rest of a request.
-            let look_up = self.look_up(&bucket, &entry, missing, Consistency::Eventual, context);
-            for learned in look_up.boxed().await? {
+            let read = self.read_stored(&bucket, &entry, missing, Consistency::Eventual, context);
+            for learned in read.boxed().await? {
                 match (learned, &mut levels) {
                     (Learned::Entity(known), _) => record = known,
                     (Learned::Limits(scope, answer), Some(levels)) => levels.learn(&scope, answer),
@@ -148,7 +148,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Reads records and limits from the table, and the bucket if it is not known.
-    async fn look_up(
+    async fn read_stored(
         &self,
         bucket: &BucketId,
         entry: &Entry,
@@ -263,8 +263,9 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<(), AcquireError> {
         let mut levels = self.directory.unread(&target.bucket);
         let keys = levels.missing().collect();
-        for learned in
-            self.look_up(&target.bucket, &target.entry, keys, Consistency::Strong, context).await?
+        for learned in self
+            .read_stored(&target.bucket, &target.entry, keys, Consistency::Strong, context)
+            .await?
         {
             if let Learned::Limits(scope, answer) = learned {
                 levels.learn(&scope, answer);

@@ -60,7 +60,7 @@ impl StoreHealth {
 
     /// True if no new call may ask the store.
     #[cfg(feature = "leasing")]
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn refuses_calls(&self) -> bool {
         self.breaker.needs_probes()
     }
 
