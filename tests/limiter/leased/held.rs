@@ -389,3 +389,25 @@ async fn anothers_tokens_are_found_however_many_resources_were_asked_for() {
     }
     assert!(call.try_acquire_for("u1").is_some());
 }
+
+/// A limit of ten a second, at a hundred requests a second that never wait.
+#[tokio::test(start_paused = true)]
+async fn requests_that_never_wait_get_what_is_refilled() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 100 }] {
+        let table = Counted::new(2);
+        let limiter = limiter(&table, mode);
+        let request = || {
+            let limits = [Limit::per_second("rps", 10)];
+            limiter.acquire("u0", "r").consume("rps", 1).limits(limits).no_cascade()
+        };
+        request().await.unwrap();
+        let mut granted = 1;
+        for _ in 0..3_000 {
+            granted += i64::from(request().try_acquire().unwrap().is_some());
+            tokio::time::sleep(SECOND / 100).await;
+        }
+        assert!((200..=312).contains(&granted), "{mode:?}: {granted} in 30 s");
+        limiter.shutdown(SECOND).await;
+        assert_eq!(consumed(&table, "u0").await, granted, "{mode:?}");
+    }
+}

@@ -45,7 +45,9 @@ impl Leaser {
             turn.bucket.drop_pools(&mut turn.ledger(), self.now_ms());
         }
         let is_served = self.commit_pending(turn, need, kind, threshold, until, &mut spent).await?;
-        if !is_served && !need.is_empty() {
+        // If nothing was handed out since the last answer, no commit shows the refill since.
+        let reads_ahead = kind == WriteKind::Renew && spent == Cost::default();
+        if !is_served && (!need.is_empty() || reads_ahead) {
             self.lease_beyond_threshold(turn, need, threshold, until, &mut spent).await?;
         }
         Ok(spent)
@@ -111,7 +113,7 @@ impl Leaser {
             spent.read_units += read_units;
             let image = self.write_limits(turn, image, spent, left(until)).await?;
             self.grant(turn, image.as_deref(), threshold, asked_at);
-            if try_take_as_of(turn, need, asked_at) {
+            if need.is_empty() || try_take_as_of(turn, need, asked_at) {
                 return Ok(());
             }
             lease.deadline = left(until);

@@ -23,6 +23,9 @@ use crate::error::AcquireError;
 use crate::leasing_store::LeaseCalls;
 use crate::lock::lock;
 
+/// The pause after a renewal in the background that left few tokens.
+const RENEW_PAUSE: Duration = Duration::from_millis(50);
+
 /// Leases tokens, hands them out and settles them.
 pub(super) struct Leaser {
     pub(super) store: Arc<dyn LeaseCalls>,
@@ -190,6 +193,10 @@ impl Leaser {
                 if let Err(error) = leaser.write(&turn, &[], WriteKind::Renew, deadline).await {
                     tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
+            }
+            // Requests that never wait ask again and again. The store has no more for them now.
+            if bucket.atomic.is_low() {
+                tokio::time::sleep(RENEW_PAUSE).await;
             }
         });
     }
