@@ -288,8 +288,8 @@ impl hyper::service::Service<http::Request<Incoming>> for Service {
 }
 
 /// Closes a connection of HTTP/1 on which no request has begun for this time. So a client is dropped
-/// that keeps its connection, sends a head without an end, or does not read its answer. One of
-/// HTTP/2 is asked for a sign of life instead.
+/// that keeps its connection, sends a head without an end, or takes longer than that to read an
+/// answer. One of HTTP/2 is asked for a sign of life instead.
 async fn close_when_idle(mut connection: JoinHandle<()>, activity: Arc<Activity>, idle: Duration) {
     let (mut seen, mut quiet) = (0, Duration::ZERO);
     while timeout(LOOK, &mut connection).await.is_err() {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sluicegate::types::{Amounts, Millitokens};
+use sluicegate::types::{Amounts, LimitName, Millitokens};
 use sluicegate::{AcquireError, EntityId, Limit, Limiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
@@ -123,26 +123,26 @@ impl ServerState {
         })
     }
 
-    /// Counts amounts of limits that the bucket of this entity does not have yet: only an acquire
+    /// Counts an amount of a limit that the bucket of this entity does not have yet: only an acquire
     /// adds a limit.
     ///
     /// # Errors
-    /// That of the acquire; `Unavailable` if the store did not answer it, or if only its correction
-    /// failed.
-    pub(crate) async fn count_new_limits(
+    /// That of the acquire; `Unavailable` if the store did not answer it, or if only the correction
+    /// after it failed.
+    pub(crate) async fn count_new_limit(
         &self,
         entity: &EntityId,
         resource: &str,
         limits: Vec<Limit>,
-        amounts: &Amounts,
+        limit: &LimitName,
+        amount: Millitokens,
     ) -> Result<(), AcquireError> {
         let request = self.limiter.acquire(entity.as_str(), resource);
         let request = request.no_cascade().limits(limits.clone());
-        let least = |limit| Some((limit, Millitokens::new(1).ok()?));
-        let least: Amounts = amounts.keys().cloned().filter_map(least).collect();
-        let permit = match request.consume_all(&least).await {
+        let amounts = &Amounts::from([(limit.clone(), amount)]);
+        let permit = match request.consume_milli(limit.as_str(), 1).await {
             Ok(permit) => permit,
-            // Another request has added them and left a debt.
+            // Another request has added it and left a debt.
             Err(AcquireError::LimitExceeded(_)) => {
                 let request = self.limiter.adjust(entity.as_str(), resource).no_cascade();
                 let adjusted = request.limits(limits).by_all(amounts).await;

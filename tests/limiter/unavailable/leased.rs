@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use sluicegate::settings::StoreSettings;
+use sluicegate::types::{Amounts, Millitokens};
 use sluicegate::{
-    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, OnUnavailable,
+    AcquireError, AdjustError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter,
+    OnUnavailable,
 };
 use tokio::time::Instant;
 
@@ -311,4 +313,33 @@ async fn a_correction_in_doubt_is_not_made_from_held_tokens() {
         let consumed = stored.limits[&name("rps")].consumed.get();
         assert_eq!(consumed, 601_000, "abandoned {is_abandoned}");
     }
+}
+
+/// The debits were written and their answer was lost, before the rest went into the pools. By the
+/// time of the repetition the process has forgotten the bucket.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_correction_gives_back_what_the_first_one_did_not() {
+    let table = Scripted::default();
+    let clock = Simulated { start: Instant::now(), off_ms: 0 };
+    let store = CompositeStore::with_table(table.clone());
+    let builder = Limiter::builder(store).clock(clock).leasing(LeaseSettings::default());
+    let limiter = builder.on_unavailable(OnUnavailable::Deny).build();
+    let limits = ["rps", "tps"].map(|limit| Limit::per_second(limit, 10_000));
+    let request = limiter.acquire("u", "r").consume("rps", 1).consume("tps", 10).limits(limits);
+    let permit = request.no_cascade().await.unwrap();
+    table.on_writes([Act::LoseReply]);
+    table.always(Act::Hang);
+    let amounts: Amounts = [("rps", 5_000_000), ("tps", -3_000)]
+        .map(|(limit, milli)| (name(limit), Millitokens::new(milli).unwrap()))
+        .into();
+    let lost = permit.adjust_all(&amounts).await;
+    assert!(matches!(lost, Err(AdjustError::Unavailable(_))), "{lost:?}");
+    table.always(Act::Answer);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(limiter.leased().unwrap().held_keys(), 0);
+    permit.adjust_all(&amounts).await.unwrap();
+    limiter.shutdown(Duration::from_secs(5)).await;
+    let stored = table.memory.stored(&bucket("u", "r")).await.unwrap();
+    let consumed = |limit| stored.limits[&name(limit)].consumed.get();
+    assert_eq!((consumed("rps"), consumed("tps")), (5_001_000, 7_000));
 }

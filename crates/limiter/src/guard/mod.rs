@@ -20,6 +20,7 @@ mod local_bucket;
 mod pending_debits;
 mod recovery;
 
+#[cfg(feature = "leasing")]
 pub(crate) use self::answer::MaybeOutage;
 pub use self::breaker_config::BreakerConfig;
 pub(crate) use self::call::Granted;

@@ -246,6 +246,11 @@ impl AtomicBucket {
         self.replies.load(Ordering::Acquire)
     }
 
+    /// The tokens held of all limits together, in millitokens.
+    pub(super) fn held(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.pool.tokens()).sum()
+    }
+
     /// True if so few tokens are left that it is time to lease more.
     pub(super) fn is_low(&self) -> bool {
         self.slots.iter().any(|slot| slot.pool.tokens() < slot.low.load(Ordering::Relaxed))

@@ -22,12 +22,15 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::guard::MaybeOutage as _;
-use crate::leasing_store::{Counting, LeaseRequest};
+use crate::leasing_store::{Counting, LeaseError, LeaseOutcome, LeaseRequest};
 use crate::store::Correction;
 
 /// A commit starts when a twenty-fifth of the threshold is left. Callers take from this part while the
 /// commit is in flight. A larger part would cause more commits.
 const LEFT: u64 = 25;
+/// The most commits that settle a bucket: the one in doubt, debits, debits that were dropped, and
+/// tokens that come back.
+const SETTLING_COMMITS_MAX: usize = 4;
 
 impl Leaser {
     /// Debits the tokens that were handed out, and hands out those that are needed.
@@ -64,15 +67,13 @@ impl Leaser {
         until: Instant,
         spent: &mut Cost,
     ) -> Result<bool, AcquireError> {
-        for _ in 0..2 {
+        for _ in 0..if kind == WriteKind::SettleAll { SETTLING_COMMITS_MAX } else { 2 } {
             let asked_at = self.times();
             let committed = self.commit_once(turn, asked_at, left(until)).await?;
             let Some((committed, mut image, dropped)) = committed else { break };
             *spent += committed;
-            if !dropped.is_empty()
-                && let Some(after) = self.commit_dropped(turn, dropped, spent, left(until)).await
-            {
-                image = Some(after);
+            if !dropped.is_empty() {
+                image = self.add_dropped(turn, &dropped, spent, until).await?.or(image);
             }
             if kind == WriteKind::Renew {
                 let image = self.write_limits(turn, image, spent, left(until)).await?;
@@ -216,50 +217,64 @@ impl Leaser {
         }
     }
 
-    /// Commits debits that a commit dropped: another request made the bucket anew, without these
-    /// limits. A lease of exactly these amounts adds the limits. Returns the balance after it.
-    async fn commit_dropped(
+    /// Adds the limits whose debits a commit dropped: another request made the bucket anew, without
+    /// them. The next commit debits them. Returns the balance after it.
+    async fn add_dropped(
         &self,
         turn: &WriteTurn,
-        dropped: Amounts,
+        dropped: &Amounts,
         spent: &mut Cost,
+        until: Instant,
+    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
+        turn.bucket.put_into_used(&mut turn.ledger(), dropped, self.now_ms());
+        let mut image = None;
+        for (limit, amount) in dropped {
+            let failed = match self.touch(turn, limit, left(until)).await {
+                Ok(outcome) => {
+                    image.clone_from(&outcome.image);
+                    *spent += self.spent(outcome);
+                    continue;
+                }
+                Err(failed) => failed,
+            };
+            self.meter.wrote(failed.attempts);
+            match failed.error {
+                // It is there: yet another request has added it, and left a debt.
+                AcquireError::LimitExceeded(_) => {}
+                AcquireError::InvalidRequest(invalid) => {
+                    tracing::warn!(bucket = %turn.bucket.id(), %invalid, "consumption was not counted");
+                    let lost = -&Amounts::from([(limit.clone(), *amount)]);
+                    turn.bucket.put_into_used(&mut turn.ledger(), &lost, self.now_ms());
+                }
+                error => return Err(error),
+            }
+        }
+        Ok(image)
+    }
+
+    /// Leases a millitoken of a limit and returns it in the same write, which brings the item to the
+    /// limits that it should have.
+    async fn touch(
+        &self,
+        turn: &WriteTurn,
+        limit: &LimitName,
         deadline: Duration,
-    ) -> Option<Arc<CompositeBucket>> {
+    ) -> Result<LeaseOutcome, LeaseError> {
         let configuration = turn.ledger().configuration.clone();
-        let exactly = |(limit, amount): (&LimitName, &Millitokens)| {
-            (limit.clone(), LeaseRange { least: *amount, most: *amount })
-        };
+        let least = Millitokens::saturating(1);
         let lease = LeaseRequest {
             bucket: &turn.bucket.id(),
             configuration: &configuration,
-            wanted: &dropped.iter().map(exactly).collect(),
-            returned: Amounts::EMPTY,
-            counting: Counting::Leased,
+            wanted: &BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]),
+            returned: &Amounts::from([(limit.clone(), least)]),
+            counting: Counting::Used(Amounts::EMPTY),
             last: None,
             deadline,
         };
-        let failed = match self.store.lease(&lease, None, &self.clock).await {
-            Ok(outcome) => {
-                let image = outcome.image.clone();
-                *spent += self.spent(outcome);
-                return image;
-            }
-            Err(failed) => failed,
-        };
-        self.meter.wrote(failed.attempts);
-        match failed.error {
-            _ if failed.in_doubt.is_some() => self.meter.ambiguous(),
-            AcquireError::InvalidRequest(invalid) => {
-                tracing::warn!(bucket = %turn.bucket.id(), %invalid, "consumption was not counted");
-            }
-            // The next commit takes it.
-            _ => turn.bucket.put_into_used(&mut turn.ledger(), &dropped, self.now_ms()),
-        }
-        None
+        self.store.lease(&lease, None, &self.clock).await
     }
 
-    /// Writes changed limits. A commit cannot do that, so this leases one millitoken and returns it
-    /// in the same write.
+    /// Writes changed limits, which a commit cannot do.
     async fn write_limits(
         &self,
         turn: &WriteTurn,
@@ -279,17 +294,7 @@ impl Leaser {
         let Some(limit) = limit.filter(|_| !is_current) else {
             return Ok(image);
         };
-        let least = Millitokens::saturating(1);
-        let lease = LeaseRequest {
-            bucket: &turn.bucket.id(),
-            configuration: &configuration,
-            wanted: &BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]),
-            returned: &Amounts::from([(limit.clone(), least)]),
-            counting: Counting::Used(&Amounts::new()),
-            last: None,
-            deadline,
-        };
-        match self.store.lease(&lease, None, &self.clock).await {
+        match self.touch(turn, limit, deadline).await {
             Ok(outcome) => {
                 let after = outcome.image.clone();
                 *spent += self.spent(outcome);

@@ -15,6 +15,7 @@ use super::leased_bucket::LeasedBucket;
 use super::leased_part::LeasedPart;
 use super::request_buckets::Taken;
 use super::settings::LeaseMode;
+use crate::call::new_id;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::counters::Counters;
@@ -206,6 +207,24 @@ impl Leased {
         (Amounts::new(), amounts.clone())
     }
 
+    /// Repeats a correction that takes and gives back. The earlier attempt gave nothing back: it
+    /// wrote at most the debits, and the tokens of the others were to go into the pools.
+    async fn repeat_mixed(
+        &self,
+        correction: &Correction<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Adjusted, AdjustError> {
+        let is_debit = |(_, by): &(LimitName, Millitokens)| *by > Millitokens::ZERO;
+        let (debits, back): (Amounts, Amounts) =
+            correction.amounts.clone().into_iter().partition(is_debit);
+        let debit = Correction { amounts: &debits, ..*correction };
+        let mut adjusted = self.leaser.store.adjust(&debit, clock).await?;
+        let id = &new_id();
+        let back = Correction { id, amounts: &back, is_repeated: false, ..*correction };
+        adjusted.add(self.adjust(&back, clock).await?);
+        Ok(adjusted)
+    }
+
     fn take_back(
         &self,
         bucket: &Arc<LeasedBucket>,
@@ -238,6 +257,12 @@ impl Store for Leased {
                 let count = |bucket: &Arc<LeasedBucket>| bucket.atomic.count_reply();
                 _ = self.leaser.buckets.with(correction.bucket, count);
                 return adjusted;
+            }
+            if correction.is_repeated
+                && correction.amounts.values().any(|by| *by > Millitokens::ZERO)
+                && correction.amounts.values().any(|by| *by < Millitokens::ZERO)
+            {
+                return self.repeat_mixed(correction, clock).await;
             }
             let Some((bucket, configuration)) = self.corrected(correction) else {
                 return self.leaser.store.adjust(correction, clock).await;

@@ -23,7 +23,7 @@ use crate::error::AcquireError;
 use crate::leasing_store::LeaseCalls;
 use crate::lock::lock;
 
-/// The pause after a renewal in the background that left few tokens.
+/// The pause after a renewal in the background that brought no tokens.
 const RENEW_PAUSE: Duration = Duration::from_millis(50);
 
 /// Leases tokens, hands them out and settles them.
@@ -189,14 +189,15 @@ impl Leaser {
         runtime.spawn(async move {
             let Renewing(bucket) = &renewing;
             if let Some(turn) = bucket.try_turn().filter(|_| !leaser.is_shut()) {
-                let deadline = leaser.settings.deadline;
+                let (deadline, before) = (leaser.settings.deadline, bucket.atomic.held());
                 if let Err(error) = leaser.write(&turn, &[], WriteKind::Renew, deadline).await {
                     tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
-            }
-            // Requests that never wait ask again and again. The store has no more for them now.
-            if bucket.atomic.is_low() {
-                tokio::time::sleep(RENEW_PAUSE).await;
+                drop(turn);
+                // Requests that never wait would have it ask again and again.
+                if bucket.atomic.held() <= before {
+                    tokio::time::sleep(RENEW_PAUSE).await;
+                }
             }
         });
     }

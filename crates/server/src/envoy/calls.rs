@@ -1,12 +1,10 @@
 //! The calls on the limiter for the buckets of a request.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 use http::HeaderMap;
-use sluicegate::types::Amounts;
-use sluicegate::{AcquireError, AdjustError, EntityId, LimitExceeded, LimitStatus, Permit};
+use sluicegate::{AcquireError, AdjustError, LimitExceeded, LimitStatus, Permit};
 use tokio::sync::oneshot;
 use tonic::Status;
 
@@ -167,13 +165,9 @@ async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
     match request.by_all(&group.amounts).await {
         Ok(adjusted) if adjusted.dropped.is_empty() => Ok(()),
         Ok(adjusted) => {
-            let mut of_entities: BTreeMap<EntityId, Amounts> = BTreeMap::new();
-            for (entity, limit) in adjusted.dropped_of {
-                let amount = group.amounts.of(&limit);
-                of_entities.entry(entity).or_default().insert(limit, amount);
-            }
-            let counted = of_entities.iter().map(|(entity, amounts)| {
-                state.count_new_limits(entity, resource, group.limits.clone(), amounts)
+            let counted = adjusted.dropped_of.iter().map(async |(entity, limit)| {
+                let amount = group.amounts.of(limit);
+                state.count_new_limit(entity, resource, group.limits.clone(), limit, amount).await
             });
             try_join_all(counted).await.map(drop).map_err(|error| failed(&error))
         }

@@ -285,8 +285,7 @@ async fn count_new_limit(
     let is_child = entity.as_str() == granted.entity || granted.parent_limits.is_empty();
     let limits = parsed(if is_child { &granted.limits } else { &granted.parent_limits });
     let Ok(limits) = limits else { return false };
-    let amounts = [(limit.clone(), amount)].into();
-    let counted = state.count_new_limits(entity, &granted.resource, limits, &amounts).await;
+    let counted = state.count_new_limit(entity, &granted.resource, limits, limit, amount).await;
     counted.inspect_err(|error| tracing::warn!(%error, "a new limit was not counted")).is_ok()
 }
 

@@ -185,7 +185,7 @@ async fn open(
 struct Exported {
     rows: usize,
     place: String,
-    /// False: every day was read, and has no window.
+    /// False: every day was read, and none has a window.
     has_windows: bool,
 }
 
@@ -195,18 +195,20 @@ async fn export<R: Fn(&WindowSpan) -> Windows>(
     file: Option<&Path>,
     folder: Option<&Place>,
 ) -> Result<Exported, CliError> {
-    if let Some(folder) = folder {
-        let written = exporter.write_folder(folder).await?;
-        let Written { files, there, open, left_out, rows } = written;
-        let has_windows = files + there + open + left_out > 0;
-        return Ok(Exported { rows, place: written.summary(), has_windows });
-    }
-    match file {
-        Some(path) => write_file(exporter, path).await?,
-        None => exporter.write_one(Box::new(io::BufWriter::new(io::stdout()))).await?,
-    }
-    let rows = exporter.progress.rows();
-    let place = file.map(|path| format!(" in {}", path.display())).unwrap_or_default();
+    let (rows, place) = match (folder, file) {
+        (Some(folder), _) => {
+            let written = exporter.write_folder(folder).await?;
+            (written.rows, written.summary())
+        }
+        (None, Some(path)) => {
+            write_file(exporter, path).await?;
+            (exporter.progress.rows(), format!(" in {}", path.display()))
+        }
+        (None, None) => {
+            exporter.write_one(Box::new(io::BufWriter::new(io::stdout()))).await?;
+            (exporter.progress.rows(), String::new())
+        }
+    };
     let has_windows = exporter.empty.len() < exporter.days.iter().count();
     Ok(Exported { rows, place, has_windows })
 }
