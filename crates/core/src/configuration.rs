@@ -105,8 +105,8 @@ impl Configuration {
         self.explicit.get(limit).or_else(stored).copied()
     }
 
-    /// This configuration, with those explicit limits of `other` that it does not name, and with the
-    /// stored limits of `other` if it has read none; `None`: nothing is added.
+    /// This configuration, with those explicit limits of `other` that it does not name, and with
+    /// the stored limits of `other` if it has read none; `None`: nothing is added.
     #[must_use]
     pub fn completed_by(&self, other: &Self) -> Option<Self> {
         let is_missing = |(limit, _): &(&LimitName, &Rule)| self.rule(limit).is_none();

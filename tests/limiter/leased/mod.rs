@@ -3,9 +3,11 @@
 
 mod behind;
 mod changed;
+mod configured;
 mod counted;
 mod held;
 mod lost;
+mod parents;
 mod plain;
 mod processes;
 pub(crate) mod room;

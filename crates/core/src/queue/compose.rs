@@ -137,9 +137,9 @@ impl<W> WriteQueue<W> {
 
     /// True if an acquire waits and an image is probably out of date. Such an image is older than
     /// the claim interval and than the waiting requests. Also, earlier answers usually showed that
-    /// another process had claimed after the image known until then (`has_usually_moved`). A read then
-    /// costs less than a write that fails. If earlier answers usually showed a claim within the
-    /// last interval (`is_usually_claimed`), no read is needed: the plan assumes such a claim.
+    /// another process had claimed after the image known until then (`has_usually_moved`). A read
+    /// then costs less than a write that fails. If earlier answers usually showed a claim within
+    /// the last interval (`is_usually_claimed`), no read is needed: the plan assumes such a claim.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {

@@ -154,8 +154,8 @@ impl Leaser {
         ledger.limit_ledgers[usize::from(slot)].used.saturating_add(committing)
     }
 
-    /// Makes one commit, if there is anything to commit. Returns its cost, the balance after it, and
-    /// the debits that were dropped, because the bucket lacks limits that it should have.
+    /// Makes one commit, if there is anything to commit. Returns its cost, the balance after it,
+    /// and the debits that were dropped, because the bucket lacks limits that it should have.
     async fn commit_once(
         &self,
         turn: &WriteTurn,

@@ -77,8 +77,8 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
         Ok(startable.cloned().collect())
     }
 
-    /// True if a drain need not read on: the record was made after it began. `behind_s` is the time
-    /// by which the clock of this machine is behind at least, as earlier records of the shard showed.
+    /// True if a drain need not read on: the record was made after it began. `behind_s` is the
+    /// least time by which the clock of this machine is behind, as the records of the shard show.
     pub(super) fn is_after_begin(&self, record: &RawValue, behind_s: &mut f64) -> bool {
         let (begin, instant) = self.begin;
         let begin_s = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();

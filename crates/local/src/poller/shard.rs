@@ -123,7 +123,8 @@ impl Worker {
             if self.is_closed { EMPTY_READS_OF_CLOSED_MAX } else { EMPTY_READS_WHEN_CAUGHT_UP };
         let mut empty_reads = 0;
         let has_more = |worker: &Self| {
-            // Records come into an open shard for ever, and its children wait for the end of a closed one.
+            // Records come into an open shard for ever. The children of a closed one wait for its
+            // end.
             let is_done = worker.is_past_begin && !worker.is_closed;
             !worker.ended && !is_done && worker.buffer.len() < batch_size.get()
         };

@@ -222,7 +222,7 @@ async fn write_file<R: Fn(&WindowSpan) -> Windows>(
         // A pipe or a device is not replaced.
         let file = File::options().write(true).open(&target).map_err(named(path))?;
         let written = exporter.write_one(Box::new(io::BufWriter::new(file))).await;
-        // A reader that has left does not have all rows, unlike one of standard output that has enough.
+        // A reader that has left does not have all rows; one of standard output has enough.
         return written.map_err(|error| match error {
             CliError::Output(error) => {
                 CliError::Output(io::Error::other(format!("{}: {error}", path.display())))
