@@ -117,6 +117,23 @@ fn in_doubt(id: &RequestId, remembered: &[&LeaseOutcome]) -> LeaseInDoubt {
     }
 }
 
+/// Another request, which waits for the write of this one, named a limit that nobody knows.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_limit_of_which_a_lease_needs_nothing_does_not_fail_it() {
+    let server = RedisServer::start().await;
+    let leasing = Leasing::a_hundred(&server);
+    let mut said = Said::wants(1_000, 5_000);
+    let extra = LeaseRange { least: Millitokens::ZERO, most: milli(5_000) };
+    said.wanted.insert(name(7), extra);
+    let done = leasing.lease(&said).await.unwrap();
+    assert_eq!(figures(&done), (5_000, 95_000, 5_000));
+    said.wanted.insert(name(7), LeaseRange { least: milli(1), ..extra });
+    let unknown = leasing.lease(&said).await.unwrap_err().error;
+    let limit = InvalidRequest::UnknownLimit(name(7));
+    assert!(matches!(&unknown, AcquireError::InvalidRequest(invalid) if *invalid == limit));
+}
+
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn one_call_settles_and_leases_a_share_of_what_is_there() {

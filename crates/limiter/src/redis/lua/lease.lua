@@ -36,18 +36,19 @@ local question = uncounted(now, { bucket })
 if question then
   return question
 end
-local function is_asked(one)
-  local most = one[2]
-  return most > 0
+-- What other requests may want beyond the least does not fail this one.
+local function is_needed(one)
+  local least = one[1]
+  return least > 0
 end
-local full = configure_all(bucket, list, is_asked)
+local full = configure_all(bucket, list, is_needed)
 if full then
   return { BUCKET_FULL, 1, full }
 end
 local is_short = false
 for _, one in ipairs(list) do
   local limit = bucket.limits[one.name]
-  if not limit and is_asked(one) and not resolves then
+  if not limit and is_needed(one) and not resolves then
     return { UNKNOWN_LIMIT, 1, one.name }
   end
   if limit then
@@ -57,7 +58,7 @@ for _, one in ipairs(list) do
   end
 end
 if is_short and not resolves then
-  return answer(SHORT, now, { refused(KEYS[1], now, list, is_asked, ARGV[6]) })
+  return answer(SHORT, now, { refused(KEYS[1], now, list, is_needed, ARGV[6]) })
 end
 -- A late attempt must find the id.
 local leased, has_any, returns_more = {}, in_doubt, false
