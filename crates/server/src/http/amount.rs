@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sluicegate::types::{AmountOf, Amounts, EpochMillis, LimitName, Millitokens};
-use sluicegate_core::{Currency, parse_amount};
+use sluicegate_core::{Currency, parse_amount, whole_amount};
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
@@ -46,7 +46,8 @@ fn of_number(limit: &str, number: &str) -> Option<i128> {
     let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits: i128 = format!("{whole}{decimals}").parse().ok()?;
     let is_money = Currency::of(limit).is_some();
-    let shift = exponent.parse::<i32>().ok()?.checked_add(decimals_of(limit).cast_signed())?;
+    let unit = if is_money { 9 } else { 3 };
+    let shift = exponent.parse::<i32>().ok()?.checked_add(unit)?;
     let shift = shift.checked_sub(i32::try_from(decimals.len()).ok()?)?;
     let power = 10_i128.checked_pow(shift.unsigned_abs())?;
     match shift {
@@ -94,11 +95,6 @@ pub(super) fn priced(
     prices.amounts(resource, usage, at).map_err(Problem::bad)
 }
 
-/// The decimals of an amount in an item: thousandths of a token, billionths of money.
-fn decimals_of(limit: &str) -> u32 {
-    if Currency::of(limit).is_some() { 9 } else { 3 }
-}
-
 /// A JSON number with all of its decimals.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
@@ -109,7 +105,7 @@ pub(super) enum Number {
 
 /// An amount of a limit as a JSON number.
 pub(super) fn number(limit: &str, milli: impl Into<i128>) -> Number {
-    let (milli, unit) = (milli.into(), 10_i128.pow(decimals_of(limit)));
+    let (milli, unit) = (milli.into(), whole_amount(limit, 1));
     match i64::try_from(milli / unit) {
         Ok(whole) if milli % unit == 0 => Number::Whole(whole),
         _ => {
