@@ -94,7 +94,10 @@ impl<const N: usize> From<[(LimitName, Millitokens); N]> for Amounts {
 
 impl FromIterator<(LimitName, Millitokens)> for Amounts {
     fn from_iter<I: IntoIterator<Item = (LimitName, Millitokens)>>(amounts: I) -> Self {
-        Self(amounts.into_iter().collect())
+        // Unlike the map's own, this makes no list of them first.
+        let mut all = Self::new();
+        all.extend(amounts);
+        all
     }
 }
 

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use sluicegate::Limiter;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -310,7 +310,9 @@ async fn begins_as_http2(stream: &TcpStream) -> std::io::Result<bool> {
     let mut pause = Duration::from_millis(5);
     loop {
         let bytes = stream.peek(&mut first).await?;
-        if bytes == PREFACE.len() || bytes == 0 || !PREFACE.starts_with(&first[..bytes]) {
+        let is_all =
+            bytes == PREFACE.len() || stream.ready(Interest::READABLE).await?.is_read_closed();
+        if is_all || !PREFACE.starts_with(&first[..bytes]) {
             return Ok(first == PREFACE);
         }
         // Some of them are there: nothing wakes this task for the others.

@@ -13,6 +13,8 @@ use sluicegate::{EntityId, LimitStatus};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+/// Most members of a field are no longer than this.
+const MEMBER_BYTES: usize = 48;
 /// The largest integer of a structured field has 15 digits.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
@@ -33,9 +35,14 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
+    fn with_room_for(limits: usize) -> Self {
+        let room = limits * MEMBER_BYTES;
+        Self { policy: String::with_capacity(room), left: String::with_capacity(room) }
+    }
+
     /// The fields for the balances `remaining` of a granted request of `entity`.
     pub(crate) fn of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> Self {
-        let mut fields = Self::default();
+        let mut fields = Self::with_room_for(remaining.len());
         for Remaining { entity: whose, limit, rule, available, .. } in remaining {
             let reset_s = full_in_s(*rule, *available, now);
             fields.push(prefix(whose, entity), limit, *rule, *available, reset_s);
@@ -51,7 +58,7 @@ impl Fields {
         now: EpochMillis,
         retry_after_s: Option<u64>,
     ) -> Self {
-        let mut fields = Self::default();
+        let mut fields = Self::with_room_for(limits.len());
         for LimitStatus { entity: whose, limit, rule, available, wait, .. } in limits {
             // `Retry-After` must not be earlier than any `t` (section 6 of the draft).
             let reset_s = match wait {

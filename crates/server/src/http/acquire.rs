@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
+use axum::body::Body as ResponseBody;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use sluicegate::request::Remaining;
 use sluicegate::types::{Amounts, EpochMillis, Millitokens};
@@ -58,23 +59,38 @@ pub(super) struct AcquireBody {
 
 /// Granted tokens.
 #[derive(Serialize, ToSchema)]
-pub(super) struct AcquireAnswer {
+pub(super) struct AcquireAnswer<'a> {
     /// The id by which the tokens are corrected or released.
     permit: String,
     /// The time until which that is possible, RFC 3339.
     expires_at: String,
     /// The limits after the grant, as far as they are known.
-    limits: Vec<Balance>,
+    limits: Vec<Balance<'a>>,
     /// True if the store did not decide: it was unavailable. Then nothing can be corrected.
     degraded: bool,
 }
 
+/// Most answers are no longer than this: then the body is allocated once.
+const ANSWER_BYTES: usize = 768;
+
+impl AcquireAnswer<'_> {
+    fn into_response(self, mut headers: HeaderMap) -> Response {
+        let mut body = Vec::with_capacity(ANSWER_BYTES);
+        // Names and numbers: no value of it can fail.
+        let _ = serde_json::to_writer(&mut body, &self);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut response = Response::new(ResponseBody::from(body));
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
 /// The balance of one limit.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Balance {
+pub(super) struct Balance<'a> {
     /// The entity: the parent's for a limit of the parent.
-    entity: String,
-    limit: String,
+    entity: &'a str,
+    limit: &'a str,
     /// Tokens that are left; negative while there is a debt.
     #[schema(value_type = f64)]
     available: Number,
@@ -83,12 +99,12 @@ pub(super) struct Balance {
     burst: Number,
 }
 
-impl From<&Remaining> for Balance {
-    fn from(remaining: &Remaining) -> Self {
+impl<'a> From<&'a Remaining> for Balance<'a> {
+    fn from(remaining: &'a Remaining) -> Self {
         let Remaining { entity, limit, rule, available, .. } = remaining;
         let available = number(limit.as_str(), available.get());
         let burst = number(limit.as_str(), rule.burst().get());
-        Self { entity: entity.to_string(), limit: limit.to_string(), available, burst }
+        Self { entity: entity.as_str(), limit: limit.as_str(), available, burst }
     }
 }
 
@@ -119,7 +135,8 @@ pub(super) async fn acquire(
         Resource::new(&body.resource).map_err(Problem::bad)?;
         body.parent.as_deref().map(EntityId::new).transpose().map_err(Problem::bad)?;
         drop(body.request(&state, &amounts)?);
-        return Ok(Json(body.granted(&state, None, &[], amounts, [asked_at; 2])).into_response());
+        let answer = body.granted(&state, None, &[], amounts, [asked_at; 2]);
+        return Ok(answer.into_response(HeaderMap::new()));
     }
     let _waiting = match body.wait_ms {
         0 => None,
@@ -135,13 +152,13 @@ pub(super) async fn acquire(
             let remaining = permit.remaining();
             let headers = sluicegate_tower::headers_of_grant(&remaining, &body.entity, now);
             let answer = body.granted(&state, Some(&permit), &remaining, amounts, [asked_at, now]);
-            Ok((headers, Json(answer)).into_response())
+            Ok(answer.into_response(headers))
         }
         // Limits come from clients, too.
         Err(AcquireError::InvalidRequest(invalid)) => Err(Problem::bad(invalid)),
         Err(error) => {
             let refusal = sluicegate_tower::refusal(&error, &body.entity, &body.resource, now);
-            Ok(refusal.map(axum::body::Body::from))
+            Ok(refusal.map(ResponseBody::from))
         }
     }
 }
@@ -172,14 +189,14 @@ impl AcquireBody {
         Ok(request)
     }
 
-    fn granted(
+    fn granted<'a>(
         self,
         state: &ServerState,
         permit: Option<&Permit>,
-        remaining: &[Remaining],
+        remaining: &'a [Remaining],
         amounts: Amounts,
         [asked_at, now]: [EpochMillis; 2],
-    ) -> AcquireAnswer {
+    ) -> AcquireAnswer<'a> {
         let ids = &state.reloadable().ids;
         let degraded = permit.is_some_and(|permit| permit.degraded().is_some());
         let must_look_up_parent = permit.is_none() && self.parent.is_none() && !self.no_cascade;

@@ -42,6 +42,9 @@ pub(super) fn read(written: &Written) -> Result<Amounts, Problem> {
 /// calculate with floating point send `1.2e-05` and `0.30000000000000004`: money is rounded to the
 /// nearest billionth. `None`: no such number.
 fn of_number(limit: &str, number: &str) -> Option<i128> {
+    if let Ok(whole) = number.parse() {
+        return Some(whole_amount(limit, whole));
+    }
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits: i128 = format!("{whole}{decimals}").parse().ok()?;

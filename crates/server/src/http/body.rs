@@ -1,20 +1,24 @@
 //! Bodies of requests, read as JSON.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
+use crate::state::ServerState;
 
 /// The body of a request. A failure is answered with a problem that names the place of the mistake.
 pub(super) struct Body<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<ServerState>> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &Arc<ServerState>) -> Result<Self, Problem> {
         let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
         let is_json = kind.is_none_or(|kind| {
             let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -24,11 +28,32 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             let detail = "send the body as application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
         }
-        let bytes = Bytes::from_request(request, state)
-            .await
-            .map_err(|rejection| Problem::new(rejection.status(), rejection.body_text()))?;
+        let bytes = read(request.into_body(), state.bounds.body_bytes).await?;
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| Problem::bad(format!("the body: {error}")))
     }
+}
+
+/// Reads a body of at most `most` bytes. Most bodies come in one piece, which is not copied.
+///
+/// # Errors
+/// 413 for a longer one, 400 if it breaks off.
+async fn read(mut body: axum::body::Body, most: usize) -> Result<Bytes, Problem> {
+    let (mut first, mut whole) = (Bytes::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Problem::bad(format!("the body: {error}")))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if first.len() + whole.len() + piece.len() > most {
+            let detail = format!("the body is longer than {most} bytes");
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail));
+        }
+        if first.is_empty() && whole.is_empty() {
+            first = piece;
+        } else {
+            whole.extend_from_slice(&std::mem::take(&mut first));
+            whole.extend_from_slice(&piece);
+        }
+    }
+    Ok(if whole.is_empty() { first } else { whole.into() })
 }

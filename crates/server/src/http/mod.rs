@@ -13,24 +13,31 @@ mod problem;
 mod time;
 mod usage;
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::Route;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME,
 };
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use tower::layer::layer_fn;
+use tower::{Service, ServiceExt as _};
 use tracing::Instrument as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::config::Role;
-use crate::envoy::Service;
+use crate::envoy;
 use crate::metrics::{RequestMetrics, Seen, Status, rendered};
 use crate::state::{ServerState, Slot};
 use crate::traces;
@@ -44,7 +51,7 @@ const REFUSAL_BYTES_MAX: usize = 4_096;
 
 /// The routes of the API, with the document that describes them.
 fn api(state: &Arc<ServerState>) -> (Router<Arc<ServerState>>, utoipa::openapi::OpenApi) {
-    let envoy = RateLimitServiceServer::new(Service { state: Arc::clone(state) })
+    let envoy = RateLimitServiceServer::new(envoy::Service { state: Arc::clone(state) })
         .max_decoding_message_size(state.bounds.body_bytes.max(MESSAGE_BYTES_MIN));
     let acquire = OpenApiRouter::new()
         .routes(routes!(acquire::acquire))
@@ -62,7 +69,8 @@ fn api(state: &Arc<ServerState>) -> (Router<Arc<ServerState>>, utoipa::openapi::
     let guarded = |mut routes: OpenApiRouter<Arc<ServerState>>, role: Role| {
         document::need_token(routes.get_openapi_mut(), role);
         document::may_be_refused(routes.get_openapi_mut(), role);
-        routes.route_layer(from_fn_with_state((Arc::clone(state), role), guard))
+        let state = Arc::clone(state);
+        routes.route_layer(layer_fn(move |route| Guard { state: Arc::clone(&state), role, route }))
     };
     // An overloaded server is still healthy, and its metrics are needed most.
     let mut of_health = OpenApiRouter::new().routes(routes!(metrics));
@@ -100,7 +108,6 @@ pub(crate) fn router(state: &Arc<ServerState>) -> Router {
                 "the path has no such method: /openapi.json lists them",
             )
         })
-        .layer(DefaultBodyLimit::max(state.bounds.body_bytes))
         .with_state(Arc::clone(state))
 }
 
@@ -117,34 +124,55 @@ async fn authorize(
 }
 
 /// Lets a request pass if its caller has the role, and gives it a place and a time. Without a place
-/// it is answered at once, not queued.
-async fn guard(
-    State((state, role)): State<(Arc<ServerState>, Role)>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let (seen, is_grpc) = (Seen::of(&request), is_grpc(&request));
-    let reloadable = state.reloadable();
-    let mut count = CountOnDrop {
-        metrics: &state.request_metrics,
-        has_access_log: reloadable.access_log,
-        seen: &seen,
-        begin: Instant::now(),
-        answer: None,
-    };
-    let span = traces::span(seen.method(), seen.path(), request.headers());
-    let (caller, response) = match reloadable.callers.authorize(&request, role) {
-        Ok(caller) => (caller, in_time(&state, request, next).instrument(span.clone()).await),
-        Err(denied) => ("", Err(denied.into())),
-    };
-    let response = match response {
-        Ok(response) => as_problem(response).await,
-        Err(problem) => problem.answer_to(is_grpc),
-    };
-    traces::record(&span, &response);
-    count.answer = Some((caller, Status::of(&response)));
-    drop(count);
-    response
+/// it is answered at once, not queued. (A middleware that is a function costs each request more.)
+#[derive(Clone)]
+struct Guard {
+    state: Arc<ServerState>,
+    role: Role,
+    route: Route,
+}
+
+impl Service<Request> for Guard {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let guard = self.clone();
+        async move { Ok(guard.answer(request).await) }.boxed()
+    }
+}
+
+impl Guard {
+    async fn answer(self, request: Request) -> Response {
+        let Self { state, role, route } = self;
+        let (seen, is_grpc) = (Seen::of(&request), is_grpc(&request));
+        let reloadable = state.reloadable();
+        let mut count = CountOnDrop {
+            metrics: &state.request_metrics,
+            has_access_log: reloadable.access_log,
+            seen: &seen,
+            begin: Instant::now(),
+            answer: None,
+        };
+        let span = traces::span(seen.method(), seen.path(), request.headers());
+        let (caller, response) = match reloadable.callers.authorize(&request, role) {
+            Ok(caller) => (caller, in_time(&state, request, route).instrument(span.clone()).await),
+            Err(denied) => ("", Err(denied.into())),
+        };
+        let response = match response {
+            Ok(response) => as_problem(response).await,
+            Err(problem) => problem.answer_to(is_grpc),
+        };
+        traces::record(&span, &response);
+        count.answer = Some((caller, Status::of(&response)));
+        drop(count);
+        response
+    }
 }
 
 /// Counts a request and writes its line to the access log, also if its client leaves.
@@ -173,7 +201,7 @@ impl Drop for CountOnDrop<'_> {
 async fn in_time(
     state: &ServerState,
     mut request: Request,
-    next: Next,
+    route: Route,
 ) -> Result<Response, Problem> {
     let overloaded = |detail: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
     let slot = Slot::of(state).ok_or_else(|| {
@@ -181,11 +209,11 @@ async fn in_time(
     })?;
     request.extensions_mut().insert(slot.clone());
     let time = Duration::from_millis(state.bounds.request_ms);
-    let response = tokio::time::timeout(time, next.run(request)).await;
-    response.map_err(|_| {
-        overloaded("the request took longer than the server allows: it may be carried out later")
-            .not_to_be_repeated()
-    })
+    let Ok(Ok(response)) = tokio::time::timeout(time, route.oneshot(request)).await else {
+        let late = "the request took longer than the server allows: it may be carried out later";
+        return Err(overloaded(late).not_to_be_repeated());
+    };
+    Ok(response)
 }
 
 fn is_grpc(request: &Request) -> bool {

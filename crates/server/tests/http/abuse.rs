@@ -79,6 +79,41 @@ async fn every_wrong_request_gets_a_problem() {
 }
 
 #[tokio::test]
+async fn a_body_in_pieces_is_read_whole_and_no_further_than_its_bound() {
+    let server = Running::in_memory(json!({})).await;
+    let body = br#"{"entity":"u","resource":"r","amounts":{"rpm":1},"limits":["rpm=9/h"]}"#;
+    let many = vec![b' '; 100_000];
+    for (pieces, status) in [(body.chunks(7), "200"), (many.chunks(30_000), "413")] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head =
+            "POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        for piece in pieces {
+            let length = format!("{:x}\r\n", piece.len());
+            // The server may have answered before it has read everything.
+            let _ = stream.write_all(&[length.as_bytes(), piece, b"\r\n"].concat()).await;
+            // They arrive one by one.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let _ = stream.write_all(b"0\r\n\r\n").await;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, format!("HTTP/1.1 {status}").as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_stops_within_its_first_bytes_is_dropped_at_once() {
+    let server = Running::in_memory(json!({})).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"PRI").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    let end = stream.read_to_end(&mut answer);
+    tokio::time::timeout(Duration::from_secs(5), end).await.expect("dropped").unwrap();
+}
+
+#[tokio::test]
 async fn a_thousand_silent_connections_stop_no_other() {
     let server = Running::in_memory(json!({})).await;
     let mut silent = Vec::new();
