@@ -105,6 +105,14 @@ impl Configuration {
         self.explicit.get(limit).or_else(stored).copied()
     }
 
+    /// True if an operator deleted the limit, and no request named it.
+    #[must_use]
+    pub fn is_deleted(&self, limit: &LimitName) -> bool {
+        let stored = self.stored.as_ref();
+        self.rule(limit).is_none()
+            && stored.is_some_and(|stored| stored.dropped.contains_key(limit))
+    }
+
     /// This configuration, with those explicit limits of `other` that it does not name, and with
     /// the stored limits of `other` if it has read none; `None`: nothing is added.
     #[must_use]

@@ -135,8 +135,11 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let mut after = BTreeMap::new();
     let mut expiry_conditions = Vec::new();
     let mut lowers_amount = false;
+    // The stream of changes must show what is returned or counted, so this write keeps such a limit.
+    // The item keeps its versions with it, and a later write removes it.
+    let is_settled = |limit: &LimitName| debit.of(limit) != [Millitokens::ZERO; 3];
     for (limit, balance) in &image.limits {
-        if differences.removed.contains(limit) {
+        if differences.removed.contains(limit) && !is_settled(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
             continue;
         }
@@ -193,7 +196,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     if image.rules_hash.as_ref() != Some(&hash) {
         plan.changes.push(Change::RulesHash(hash));
     }
-    if let Some(versions) = differences.versions {
+    let keeps_removed = differences.removed.iter().any(is_settled);
+    if let Some(versions) = differences.versions.filter(|_| !keeps_removed) {
         // Another writer may have brought the item to newer stored limits without a change of rules
         // or refill time. Only this condition fails then.
         plan.conditions.push(Condition::ConfigStamp(image.config_stamp));

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sluicegate::leasing::Accounting;
 use sluicegate::types::LimitsScope;
 use sluicegate::{LeaseMode, Limit};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::SECOND;
 use super::configured::{
     Configured, LOWERED, MINUTE, MODES, PACE, admitted, after_lowering, per_minute,
 };
-use crate::support::{Shared as _, bucket, name};
+use crate::support::{Engine as _, Shared as _, bucket, name};
 
 #[tokio::test(start_paused = true)]
 async fn leased_steady_pace_follows_stored_limits() {
@@ -224,5 +225,38 @@ async fn leased_steady_pace_follows_raised_limits() {
         assert!(before <= 1_200, "{mode:?}: {before}");
         // A request every 7 ms, each a little later where it waits for the table.
         assert!(after >= 7_000, "{mode:?}: {after}");
+    }
+}
+
+/// An operator deletes a limit of which the process holds tokens. The stream of changes shows the
+/// last counter of the limit, so the counter must be even with what was granted.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_limit_is_settled_before_it_leaves_the_bucket() {
+    for accounting in [Accounting::AtLease, Accounting::AtSettle] {
+        let table = Configured::new();
+        table.set_limits(&[("rps", per_minute(60_000)), ("tps", per_minute(60_000))]);
+        let limiter = table.limiter(LeaseMode::Strict(accounting));
+        let both = async || {
+            let request = limiter.acquire("u0", "r").consume("rps", 1).consume("tps", 1);
+            request.no_cascade().await.is_ok()
+        };
+        let mut granted = admitted(5 * SECOND, &both).await;
+        table.set_limits(&[("rps", per_minute(60_000))]);
+        let dropped = [(name("tps"), 2)].into();
+        table.limits.lock().unwrap().get_mut(&LimitsScope::System).unwrap().dropped = dropped;
+        let tokens = async || {
+            let stored = table.counted.memory().image(&bucket("u0", "r")).await.unwrap();
+            stored.limits.get(&name("tps")).map(|balance| balance.consumed.get() / 1_000)
+        };
+        let (mut last, until) = (None, Instant::now() + 3 * MINUTE);
+        while let Some(consumed) = tokens().await {
+            assert!(Instant::now() < until, "{accounting:?}: the limit stays");
+            last = Some(consumed);
+            granted += i64::from(both().await);
+            let request = limiter.acquire("u0", "r").consume("rps", 1).no_cascade();
+            assert!(request.await.is_ok());
+            sleep(PACE).await;
+        }
+        assert_eq!(last, Some(granted.into()), "{accounting:?}");
     }
 }

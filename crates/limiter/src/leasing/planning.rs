@@ -33,6 +33,7 @@ impl LeasedBucket {
         self.catch_up(ledger, times);
         let mut plan = LeasePlan { asked_at: times, ..LeasePlan::default() };
         let horizon = settings.max_age_ms() / 2 * 3;
+        let configuration = ledger.configuration.clone();
         let (limit_ledgers, waiters) = ledger.ledgers_and_waiters();
         for (index, limit_ledger) in limit_ledgers.iter_mut().enumerate() {
             let (limit, pool) = (&self.layout.limits[index], &self.atomic.slots[index].pool);
@@ -51,7 +52,9 @@ impl LeasedBucket {
             // If the tokens end soon, keep those for the time until the new lease arrives.
             let keep =
                 if is_due { spare.min(soon() + limit_ledger.largest_request()) } else { spare };
-            // A pool that cannot serve the request returns all.
+            // A pool that cannot serve the request returns all. So does one whose limit was deleted:
+            // the next write may remove the limit.
+            let keep = if configuration.is_deleted(limit) { 0 } else { keep };
             if keep < pool.tokens() {
                 withdraw_into(&mut plan, index, limit_ledger, pool, keep);
             }
