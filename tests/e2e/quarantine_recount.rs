@@ -143,6 +143,31 @@ async fn a_recount_leaves_the_expiry_of_a_window_that_exists() {
     .await;
 }
 
+/// The operator waited two days, as long as windows are kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recount_keeps_a_window_that_is_about_to_be_deleted() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let record = acquire("u", 5, 0, 1_000);
+        let entry = quarantined(engine, &table, &record).await;
+        let processor = processor(engine, &table);
+        deliver(&processor, &[acquire("u", 4, 0, 7)]).await;
+        let update = engine.client().update_item().table_name(&table).key(PK, text("ENTITY#u"));
+        let soon = update.key(SK, text(HOUR)).update_expression("SET #ttl = :soon");
+        let soon = soon.expression_attribute_names("#ttl", "ttl");
+        let soon = soon.expression_attribute_values(":soon", AttributeValue::N("5".to_owned()));
+        soon.send().await.unwrap();
+        assert!(is_counted(&processor.recount(&entry, IfUnknown::Leave).await));
+        let found = engine.client().get_item().table_name(&table).key(PK, text("ENTITY#u"));
+        let window = found.key(SK, text(HOUR)).send().await.unwrap().item.unwrap();
+        let expiry_s: u64 = window["ttl"].as_n().unwrap().parse().unwrap();
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let days = (expiry_s - now_s).div_ceil(86_400);
+        assert_eq!(days, 2);
+    })
+    .await;
+}
+
 /// A delivery counted the record in its hour, and failed in its day until the stream dropped it.
 #[tokio::test(flavor = "multi_thread")]
 async fn recount_adds_the_record_to_the_window_that_lacks_it() {
@@ -163,6 +188,34 @@ async fn recount_adds_the_record_to_the_window_that_lacks_it() {
             found.values().all(|usage| (usage.consumed_milli["rpm"], usage.events) == (1_000, 1))
         );
         assert_eq!(processor.recount(&entry, IfUnknown::Leave).await, Recounted::Closed);
+    })
+    .await;
+}
+
+/// The first record that a newer version reads is the last one of its hour: the day has counted a
+/// later record meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_counted_in_its_hour_only_is_not_taken_for_counted() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let record = acquire("u", 5, 0, 1_000);
+        let entry = quarantined(engine, &table, &record).await;
+        let mut next: Value = serde_json::from_str(acquire("u", 6, 0, 7).get()).unwrap();
+        let an_hour_later = 1_769_608_800_i64 + 3_600;
+        next["dynamodb"]["ApproximateCreationDateTime"] = json!(an_hour_later);
+        next["dynamodb"]["NewImage"]["rf"] = json!({"N": (an_hour_later * 1_000).to_string()});
+        deliver(&processor, &[to_raw_value(&next).unwrap()]).await;
+        deliver(&processor, &[record]).await;
+        assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
+        let early = processor.recount(&entry, IfUnknown::Leave).await;
+        assert!(matches!(early, Recounted::Undecided(_)), "{early:?}");
+        let recounted = processor.recount(&entry, IfUnknown::Count).await;
+        assert!(matches!(&recounted, Recounted::Counted(windows) if windows.len() == 1));
+        assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
+        let found = read_usages(engine.client(), &table).await;
+        let day = found.iter().find(|(id, _)| id.2 == "day").unwrap().1;
+        assert_eq!((day.consumed_milli["rpm"], day.events), (1_007, 2));
     })
     .await;
 }

@@ -16,12 +16,13 @@
 //! | entry | watermark | recount |
 //! |---|---|---|
 //! | any | below the record, or none, and the stream may deliver the record again | leaves the entry open: that delivery would count the record |
-//! | of a whole record | at the record | closes the entry: only a delivery that counted the record moved the watermark there. A window whose watermark is below the record does not have it, because that delivery failed there: the recount counts the record in that window |
-//! | of a whole record | past the record | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones. With [`IfUnknown::Count`], the recount counts |
+//! | of a whole record | past the record | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones, also if another window has the record. With [`IfUnknown::Count`], the recount counts |
+//! | of a whole record | at the record | closes the entry, or counts in the other windows: only a delivery that counted the record moved the watermark there. A window whose watermark is below the record does not have it, because that delivery failed there |
 //! | of one window | at or past the record | counts: the transaction that wrote the entry advanced the watermark to the record or past it without counting it, and no delivery counts a record at or below a watermark |
 //! | any | below the record, or none | counts: no delivery counted the record, and none will |
 //!
-//! A window that expired or was deleted has no watermark.
+//! A recount of a whole record never counts in a window whose watermark is at the record. A window
+//! that expired or was deleted has no watermark.
 //!
 //! While the stream may deliver the record again, the transaction has the condition that each
 //! watermark is at or past the record. Afterwards it has no condition on the windows.
@@ -33,7 +34,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
 use serde_json::value::RawValue;
-use sluicegate_core::keys::ItemKey;
+use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{
     Batch, EpochMillis, Layouts, QuarantineEntry, QuarantineState, WindowGroup, WindowKind,
     WindowKinds, group_by_window,
@@ -96,6 +97,8 @@ enum WatermarkOrder {
 struct FoundWindow {
     order: WatermarkOrder,
     exists: bool,
+    /// The time from which it may be deleted, in epoch seconds; `None`: it does not expire.
+    expiry_s: Option<i64>,
 }
 
 impl Processor {
@@ -134,10 +137,10 @@ impl Processor {
         let created = created.or_else(|| Some(found.first()?.0.records().first()?.at));
         let may_be_redelivered = created.is_none_or(may_be_redelivered);
         match choose(&orders, entry.id.kind, may_be_redelivered, if_unknown) {
-            Choice::Count(condition) => self.count_quarantined(entry, &found, condition).await,
-            Choice::CountWhereMissing => {
-                found.retain(|(_, window)| window.order == WatermarkOrder::NotReached);
-                self.count_quarantined(entry, &found, WindowCondition::None).await
+            Choice::Count(condition) => {
+                let is_whole = entry.id.kind.is_none();
+                found.retain(|(_, window)| !is_whole || window.order != WatermarkOrder::AtRecord);
+                self.count_quarantined(entry, &found, condition).await
             }
             Choice::AlreadyCounted => {
                 self.close(entry, QuarantineState::Done, Recounted::AlreadyCounted).await
@@ -173,17 +176,18 @@ impl Processor {
             Ordering::Equal => WatermarkOrder::AtRecord,
             Ordering::Greater => WatermarkOrder::PastRecord,
         };
-        Ok(FoundWindow { order, exists: output.item.is_some() })
+        let expiry = output.item.as_ref().and_then(|item| item.get(keys::TTL)?.as_n().ok());
+        let expiry_s = expiry.and_then(|seconds| seconds.parse().ok());
+        Ok(FoundWindow { order, exists: output.item.is_some(), expiry_s })
     }
 }
 
 /// The choice for a record.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
+    /// To count it in the windows that may lack it.
     Count(WindowCondition),
-    /// A delivery counted it, except in the windows whose watermarks are below it.
-    CountWhereMissing,
-    /// A delivery counted it.
+    /// A delivery counted it in every window.
     AlreadyCounted,
     /// The watermarks do not tell, for this reason.
     Undecided(&'static str),
@@ -200,15 +204,13 @@ fn choose(
     if may_be_redelivered && orders.contains(&WatermarkOrder::NotReached) {
         return Choice::Undecided(MAY_BE_REDELIVERED);
     }
-    if only_kind.is_none() && orders.contains(&WatermarkOrder::AtRecord) {
-        return match orders.contains(&WatermarkOrder::NotReached) {
-            true => Choice::CountWhereMissing,
-            false => Choice::AlreadyCounted,
-        };
-    }
-    let is_unknown = only_kind.is_none() && orders.contains(&WatermarkOrder::PastRecord);
+    let is_whole = only_kind.is_none();
+    let is_unknown = is_whole && orders.contains(&WatermarkOrder::PastRecord);
     if is_unknown && if_unknown == IfUnknown::Leave {
         return Choice::Undecided(WATERMARK_PASSED);
+    }
+    if is_whole && orders.iter().all(|order| *order == WatermarkOrder::AtRecord) {
+        return Choice::AlreadyCounted;
     }
     Choice::Count(match may_be_redelivered {
         true => WindowCondition::AtOrPastRecord,
@@ -254,11 +256,15 @@ mod tests {
     fn an_entry_of_a_whole_record_may_have_been_counted() {
         let young = |orders: &[_], if_unknown| choose(orders, None, true, if_unknown);
         let old = |orders: &[_]| choose(orders, None, false, Leave);
-        assert_eq!(young(&[AtRecord, PastRecord], Leave), Choice::AlreadyCounted);
+        let count_young = Choice::Count(WindowCondition::AtOrPastRecord);
+        assert_eq!(young(&[AtRecord, AtRecord], Count), Choice::AlreadyCounted);
+        // The delivery that counted it in one window may have found the other past it.
+        assert_eq!(young(&[AtRecord, PastRecord], Leave), Choice::Undecided(WATERMARK_PASSED));
+        assert_eq!(young(&[AtRecord, PastRecord], Count), count_young);
         assert_eq!(young(&[PastRecord, PastRecord], Leave), Choice::Undecided(WATERMARK_PASSED));
-        assert_eq!(young(&[PastRecord], Count), Choice::Count(WindowCondition::AtOrPastRecord));
+        assert_eq!(young(&[PastRecord], Count), count_young);
         assert_eq!(young(&[NotReached, AtRecord], Leave), Choice::Undecided(MAY_BE_REDELIVERED));
-        assert_eq!(old(&[NotReached, AtRecord]), Choice::CountWhereMissing);
+        assert_eq!(old(&[NotReached, AtRecord]), Choice::Count(WindowCondition::None));
         assert_eq!(old(&[NotReached]), Choice::Count(WindowCondition::None));
     }
 }

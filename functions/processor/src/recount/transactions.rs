@@ -75,9 +75,14 @@ impl Processor {
         };
         let mut items = vec![self.update(&entry.key(), closing)?];
         for (group, found) in groups {
+            let soonest_s = now_s + i64::from(Retention::MIN_DAYS) * 86_400;
             let expiry = match found.exists {
+                // It would be deleted with what is counted now.
+                true if found.expiry_s.is_some_and(|expiry_s| expiry_s < soonest_s) => {
+                    WindowExpiry::Set(Some(soonest_s))
+                }
                 true => WindowExpiry::Kept,
-                false => WindowExpiry::New(
+                false => WindowExpiry::Set(
                     self.settings().retention.expiry_s(group.window().end_s(), now_s),
                 ),
             };
