@@ -29,11 +29,12 @@ impl Currency {
     #[must_use]
     pub fn of(limit: &str) -> Option<Self> {
         let word = limit.split_once('.').map_or(limit, |(word, _)| word);
-        if !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        let word = <[u8; 3]>::try_from(word.as_bytes()).ok()?;
+        if !word.iter().all(u8::is_ascii_lowercase) {
             return None;
         }
-        let upper = word.bytes().map(|byte| byte.to_ascii_uppercase());
-        let found = CODES.binary_search_by(|code| code.bytes().cmp(upper.clone()));
+        let upper = word.map(|byte| byte.to_ascii_uppercase());
+        let found = CODES.binary_search_by(|code| code.as_bytes().cmp(&upper));
         found.ok().map(|n| Self(CODES[n]))
     }
 
