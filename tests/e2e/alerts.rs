@@ -377,6 +377,28 @@ async fn alerts_that_are_not_reached_cost_a_read_a_minute() {
     engine.stop().await;
 }
 
+/// The partition of the thresholds is throttled, and a batch has more windows than are written at
+/// once.
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_counted_while_thresholds_cannot_be_read() {
+    on_every_engine(async |engine| {
+        let table = table_with_thresholds(engine).await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let processor = alerting(sluicegate_local::client::dynamodb(&proxy.endpoint_url()), &table);
+        proxy.inject(|call| match call.operation {
+            "Query" => Fault::THROTTLING,
+            _ => Fault::None,
+        });
+        let batch: Records = (0..40).map(|n| acquire(&format!("u{n}"), n, 0, 9_000)).collect();
+        let outcome = processor.handle(&batch, soon(3)).await;
+        assert!(!outcome.response.unwrap().batch_item_failures.is_empty(), "no alerts yet");
+        assert_eq!(read_usages(engine.client(), &table).await.len(), 80);
+        proxy.inject(|_| Fault::None);
+        assert_eq!(deliver(&processor, &batch).await.report.alerts, 80);
+    })
+    .await;
+}
+
 /// Thresholds that are set behind a sum are claimed by the next write, all in one transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_of_new_thresholds_are_made_by_the_next_write() {

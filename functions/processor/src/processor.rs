@@ -200,12 +200,15 @@ impl Processor {
             now,
             deadline,
         };
-        let writes = (0..grouped.groups.len()).map(|n| async move {
-            let result = writer(n).write().await;
-            (n, claims(n).claim(result).await)
-        });
+        let writes = (0..grouped.groups.len()).map(|n| async move { (n, writer(n).write().await) });
         let written = bounded(writes).await;
-        (grouped, written)
+        // While thresholds cannot be read, claims wait; no window waits for them.
+        let claimed = written
+            .into_iter()
+            .enumerate()
+            .map(|(n, result)| async move { (n, claims(n).claim(result).await) });
+        let claimed = bounded(claimed).await;
+        (grouped, claimed)
     }
 
     async fn quarantine(
