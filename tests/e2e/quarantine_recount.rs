@@ -206,7 +206,7 @@ async fn a_record_counted_in_its_hour_only_is_not_taken_for_counted() {
         next["dynamodb"]["ApproximateCreationDateTime"] = json!(an_hour_later);
         next["dynamodb"]["NewImage"]["rf"] = json!({"N": (an_hour_later * 1_000).to_string()});
         deliver(&processor, &[to_raw_value(&next).unwrap()]).await;
-        deliver(&processor, &[record]).await;
+        assert_eq!(deliver(&processor, &[record]).await.partly_counted, 1);
         assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
         let early = processor.recount(&entry, IfUnknown::Leave).await;
         assert!(matches!(early, Recounted::Undecided(_)), "{early:?}");

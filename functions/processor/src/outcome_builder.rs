@@ -19,9 +19,20 @@ use crate::write_error::WriteError;
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
     /// Records that some window was done with before: another delivery had counted or quarantined
-    /// them. Each is identified by the address of its JSON. A record is in one window of every
-    /// kind, and the set counts it once.
+    /// them. A record is in one window of every kind, and the set counts it once.
     dropped: HashSet<usize>,
+}
+
+/// The identity of a record: the address of its JSON.
+fn address(record: &Arc<RecordDeltas<'_>>) -> usize {
+    record.json.as_ptr() as usize
+}
+
+/// The records of a group that its window was done with before.
+fn dropped<'a>(
+    (group, result): (&'a WindowGroup<'_>, &'a WindowResult),
+) -> impl Iterator<Item = usize> + use<'a> {
+    result.duplicates.iter().map(|&n| address(&group.records()[n]))
 }
 
 impl OutcomeBuilder {
@@ -32,6 +43,7 @@ impl OutcomeBuilder {
             quarantined: Vec::new(),
             failures: Vec::new(),
             window_keys: Vec::new(),
+            partly_counted: 0,
         };
         Self { outcome, dropped: HashSet::new() }
     }
@@ -42,6 +54,18 @@ impl OutcomeBuilder {
         (grouped, results): (GroupedBatch<'_>, Vec<WindowResult>),
     ) {
         self.outcome.report.duplicates_dropped += as_u64(grouped.duplicates);
+        let mut partly_counted = HashSet::new();
+        let dropped = || grouped.groups.iter().zip(&results).flat_map(dropped);
+        if dropped().next().is_some() {
+            let all: HashSet<_> = dropped().collect();
+            for (group, result) in grouped.groups.iter().zip(&results) {
+                let is_counted = |n: &usize| result.duplicates.binary_search(n).is_err();
+                let counted = (0..group.records().len()).filter(is_counted);
+                let counted = counted.map(|n| address(&group.records()[n]));
+                partly_counted.extend(counted.filter(|record| all.contains(record)));
+            }
+        }
+        self.outcome.partly_counted += as_u64(partly_counted.len());
         for (group, result) in grouped.groups.iter().zip(results) {
             self.add_window(group, result);
         }
@@ -81,9 +105,7 @@ impl OutcomeBuilder {
         report.window_updates += result.writes;
         report.write_units += result.write_units;
         report.alerts += result.alerts;
-        let dropped = result.duplicates.iter().map(|&n| &group.records()[n]);
-        let address = |record: &Arc<RecordDeltas<'_>>| record.json.as_ptr() as usize;
-        self.dropped.extend(dropped.map(address));
+        self.dropped.extend(dropped((group, &result)));
         self.outcome.window_keys.push(group.key());
         self.add_quarantined(result.quarantined);
         if let Some(failure) = result.failure {

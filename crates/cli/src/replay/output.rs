@@ -49,4 +49,11 @@ pub(super) fn summary(totals: &ReplayTotals, windows: usize, files: usize) {
         totals.quarantined.len(),
         totals.write_units,
     ));
+    if totals.partly_counted > 0 {
+        say(&format!(
+            "{} counted in some windows only: the others have counted later records, and may lack \
+             these; compare the hours with their day",
+            counted(usize::try_from(totals.partly_counted).unwrap_or(usize::MAX), "record"),
+        ));
+    }
 }
