@@ -1,5 +1,6 @@
-//! The position in a stream, kept in a file. A missing file, or one of another stream, costs time and
-//! changes no figure. A file of another kind is not overwritten.
+//! The position in a stream, kept in a file. A missing file costs time and changes no figure. If the
+//! file is of another stream, nobody reads what was left there. A file of another kind is not
+//! overwritten.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -52,7 +53,11 @@ impl CheckpointFile {
             return Ok(Some(contents.shards));
         }
         let path = self.path.display();
-        say(&format!("{path} is of another stream; starting at the oldest record"));
+        say(&format!(
+            "{path} is of another stream; starting at the oldest record of this one. What was left \
+             in the other stream ({}) is not counted",
+            contents.stream
+        ));
         Ok(None)
     }
 
