@@ -79,83 +79,49 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         engines::ensure(&[Engine::Moto, Engine::Redis, Engine::ZaeLimiterSharded])
     })?;
     stages.run("schedules", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "simulation", "schedules"]);
-        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.schedules);
-        process::run(&mut cargo)
+        test("simulation schedules -- --nocapture", &[("SLUICEGATE_TEST_SEEDS", &args.schedules)])
     })?;
     stages.run("fuzz", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "fuzz", "--", "--nocapture"]);
-        cargo.env("SLUICEGATE_FUZZ_SECONDS", args.fuzz_seconds.to_string());
-        process::run(&mut cargo)
+        test("fuzz -- --nocapture", &[("SLUICEGATE_FUZZ_SECONDS", &args.fuzz_seconds)])
     })?;
     stages.run("followed", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "limiter", "followed"]);
-        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.histories);
-        process::run(&mut cargo)
+        test("limiter followed -- --nocapture", &[("SLUICEGATE_TEST_SEEDS", &args.histories)])
     })?;
     stages.run("metering", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "limiter", "metering"]);
-        cargo.args(["--", "--nocapture"]);
-        cargo.env("SLUICEGATE_TEST_OPERATIONS", args.operations.to_string());
-        process::run(&mut cargo)
+        test("limiter metering -- --nocapture", &[("SLUICEGATE_TEST_OPERATIONS", &args.operations)])
     })?;
     stages.run("exactness", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "e2e", "--", "exactness::", "alerts::"]);
-        cargo.arg("--nocapture").env("SLUICEGATE_TEST_SEEDS", &args.seeds);
-        cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
-        process::run(&mut cargo)
+        test(
+            "e2e -- exactness:: alerts:: --nocapture",
+            &[("SLUICEGATE_TEST_SEEDS", &args.seeds), ("SLUICEGATE_TEST_RECORDS", &args.records)],
+        )
     })?;
     stages.run("sharded", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "e2e", "sharded::peer"]);
-        cargo.args(["--", "--nocapture", "--include-ignored"]);
-        cargo.env("SLUICEGATE_TEST_REQUESTS", args.requests.to_string());
-        process::run(&mut cargo)
+        test(
+            "e2e sharded::peer -- --nocapture --include-ignored",
+            &[("SLUICEGATE_TEST_REQUESTS", &args.requests)],
+        )
     })?;
     stages.run("chaos", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "chaos"]);
-        cargo.args(["--", "--nocapture"]);
-        cargo.env("SLUICEGATE_TEST_RECORDS", args.chaos_records.to_string());
-        process::run(&mut cargo)
+        test("chaos -- --nocapture", &[("SLUICEGATE_TEST_RECORDS", &args.chaos_records)])
     })?;
     stages.run("kills", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "local", "killed"]);
-        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_KILLS", args.kills.to_string());
-        process::run(&mut cargo)
+        test("local killed -- --nocapture", &[("SLUICEGATE_TEST_KILLS", &args.kills)])
     })?;
     stages.run("migrate", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "commands", "migrated"]);
-        cargo.args(["--", "--nocapture"]);
-        cargo.env("SLUICEGATE_TEST_BUCKETS", args.buckets.to_string());
-        process::run(&mut cargo)
+        test("commands migrated -- --nocapture", &[("SLUICEGATE_TEST_BUCKETS", &args.buckets)])
     })?;
     stages.run("rate", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "local", "rate"]);
-        cargo.args(["--", "--nocapture"]);
-        cargo.env("SLUICEGATE_TEST_ACQUIRES", args.acquires.to_string());
-        process::run(&mut cargo)
+        test("local rate -- --nocapture", &[("SLUICEGATE_TEST_ACQUIRES", &args.acquires)])
     })?;
     stages.run("replay", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "replay", "linear"]);
-        cargo.args(["--", "--nocapture"]);
-        cargo.env("SLUICEGATE_TEST_REPLAY_RECORDS", args.replay_records.to_string());
-        process::run(&mut cargo)
+        test(
+            "replay linear -- --nocapture",
+            &[("SLUICEGATE_TEST_REPLAY_RECORDS", &args.replay_records)],
+        )
     })?;
     stages.run("moto", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "limiter", "--"]).args(ON_MOTO);
-        cargo.env("SLUICEGATE_TEST_ENGINES", "moto");
-        process::run(&mut cargo)
+        test(&format!("limiter -- {}", ON_MOTO.join(" ")), &[("SLUICEGATE_TEST_ENGINES", &"moto")])
     })?;
     stages.run("python", || {
         let mut task = Command::new(std::env::current_exe()?);
@@ -164,41 +130,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         process::run(task.env("SLUICEGATE_TEST_OUTAGE_SECONDS", "10"))
     })?;
     stages.run("rush", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "limiter", "rush"]);
-        cargo.args(["--", "--nocapture", "--include-ignored"]);
-        cargo.env("SLUICEGATE_TEST_RUNS", args.runs.to_string());
-        process::run(&mut cargo)
+        test(
+            "limiter rush -- --nocapture --include-ignored",
+            &[("SLUICEGATE_TEST_RUNS", &args.runs)],
+        )
     })?;
     stages.run("leases", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "limiter", "leased"]);
-        cargo.args(["--", "--nocapture", "--include-ignored"]);
-        cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
-        process::run(&mut cargo)
+        test(
+            "limiter leased -- --nocapture --include-ignored",
+            &[("SLUICEGATE_TEST_LEASE_SECONDS", &args.lease_seconds)],
+        )
     })?;
     // Run alone on the machine: they must keep a pace.
     stages.run("writes", || {
-        let mut cargo = optimised();
-        cargo.args(["--test", "limiter", "leased::served"]);
-        cargo.args(["--", "--nocapture", "--test-threads", "1"]);
-        cargo.env("SLUICEGATE_TEST_WRITES_SECONDS", args.write_seconds.to_string());
-        cargo.env("SLUICEGATE_TEST_WRITES_KEYS", args.write_keys.to_string());
-        process::run(&mut cargo)
+        test(
+            "limiter leased::served -- --nocapture --test-threads 1",
+            &[
+                ("SLUICEGATE_TEST_WRITES_SECONDS", &args.write_seconds),
+                ("SLUICEGATE_TEST_WRITES_KEYS", &args.write_keys),
+            ],
+        )
     })?;
     stages.print();
     Ok(())
 }
 
-/// `cargo test` in a build of its own: hours of SQLite and JSON justify that, but not fat LTO.
-fn optimised() -> Command {
+/// Runs the tests that the words name after `cargo test --test`, with these variables, in a build
+/// of its own: hours of SQLite and JSON justify that, but not fat LTO.
+fn test(words: &str, vars: &[(&str, &dyn ToString)]) -> Result<()> {
     let mut cargo = process::cargo();
     // One selection of packages for all stages: each other one would compile the SDKs anew.
-    cargo.args(["test", "--locked", "--workspace"]);
+    cargo.args(["test", "--locked", "--workspace", "--test"]).args(words.split(' '));
     for (name, value) in [("OPT_LEVEL", "2"), ("DEBUG_ASSERTIONS", "true")] {
         cargo.env(format!("CARGO_PROFILE_DEV_{name}"), value);
     }
     cargo.env("CARGO_TARGET_DIR", crate::workspace::target_dir().join("soak"));
     cargo.env("SLUICEGATE_ENGINES_DIR", crate::workspace::engines_dir());
-    cargo
+    process::run(cargo.envs(vars.iter().map(|(name, value)| (name, value.to_string()))))
 }
