@@ -68,8 +68,8 @@ pub enum ConfigError {
 /// Entities and limits that are stored in the table.
 #[derive(Debug, Clone)]
 pub struct ConfigStore {
-    client: Client,
-    table: String,
+    pub(super) client: Client,
+    pub(super) table: String,
 }
 
 impl ConfigStore {
@@ -173,7 +173,7 @@ impl ConfigStore {
         // Another writer may create or delete the level between the two attempts.
         for level in [Level::There, Level::New, Level::There] {
             let update = expressions::set_limits(&rules, level, now);
-            if let Some(stored) = self.change(&key, update).await? {
+            if let Some(stored) = self.change(&key, update, StoredLimits::from_item).await? {
                 return Ok(stored);
             }
         }
@@ -230,17 +230,20 @@ impl ConfigStore {
         let Some(stored) = &found else { return Ok(None) };
         let limits: Vec<_> = stored.rules.keys().filter(|limit| is_meant(limit)).cloned().collect();
         for limits in limits.chunks(LIMITS_PER_WRITE) {
-            found = self.change(&key, expressions::delete_limits(limits, now)).await?;
+            let update = expressions::delete_limits(limits, now);
+            found = self.change(&key, update, StoredLimits::from_item).await?;
         }
         Ok(found)
     }
 
-    /// The item after a change; `None`: it was deleted by hand meanwhile.
-    async fn change(
+    /// The item after a change; `None`: the change's condition refused it.
+    pub(super) async fn change<T>(
         &self,
         key: &ItemKey,
         update: StoredUpdate,
-    ) -> Result<Option<StoredLimits>, ConfigError> {
+        from_item: fn(&Item) -> Result<Option<T>, ItemError>,
+    ) -> Result<Option<T>, ConfigError> {
+        let values = Some(update.placeholders.values).filter(|values| !values.is_empty());
         let sent = self
             .client
             .update_item()
@@ -249,13 +252,13 @@ impl ConfigStore {
             .update_expression(update.expression)
             .set_condition_expression(update.condition)
             .set_expression_attribute_names(Some(update.placeholders.names))
-            .set_expression_attribute_values(Some(update.placeholders.values))
+            .set_expression_attribute_values(values)
             .return_values(ReturnValue::AllNew)
             .send()
             .await;
         match sent {
             Ok(output) => match output.attributes {
-                Some(item) => Ok(decode(item, StoredLimits::from_item)?),
+                Some(item) => Ok(decode(item, from_item)?),
                 None => Err(RequestError::empty("UpdateItem", &self.table).into()),
             },
             Err(error) => match error.as_service_error() {
@@ -263,14 +266,6 @@ impl ConfigStore {
                 _ => Err(RequestError::of("UpdateItem", &self.table, error).into()),
             },
         }
-    }
-
-    pub(super) const fn client(&self) -> &Client {
-        &self.client
-    }
-
-    pub(super) fn table(&self) -> &str {
-        &self.table
     }
 
     pub(super) async fn get<T>(

@@ -4,17 +4,15 @@ use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
-use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::{Delete, Put, ReturnValue, TransactWriteItem};
+use aws_sdk_dynamodb::types::{Delete, Put, TransactWriteItem};
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
     AlertSettings, EpochMillis, LimitName, OutboxEntry, OutboxState, Thresholds,
 };
 
 use super::RequestError;
-use super::item::decode;
 use super::stored::{ConfigError, ConfigStore, LIMITS_PER_WRITE};
-use super::stored_expressions::{self as expressions, StoredUpdate};
+use super::stored_expressions as expressions;
 use super::transact::CONDITION_FAILED;
 
 impl ConfigStore {
@@ -33,8 +31,9 @@ impl ConfigStore {
         if !(1..=LIMITS_PER_WRITE).contains(&thresholds.len()) {
             return Err(ConfigError::Count { given: thresholds.len() });
         }
-        let stored = self.change_alerts(scope, expressions::set_alerts(thresholds)).await?;
-        stored.ok_or_else(|| RequestError::empty("UpdateItem", self.table()).into())
+        let (key, update) = (ItemKey::Alerts(scope.clone()), expressions::set_alerts(thresholds));
+        let stored = self.change(&key, update, AlertSettings::from_item).await?;
+        stored.ok_or_else(|| RequestError::empty("UpdateItem", &self.table).into())
     }
 
     /// The thresholds of a scope; `None` if it never had any. A consistent read.
@@ -63,7 +62,8 @@ impl ConfigStore {
         if !(1..=LIMITS_PER_WRITE).contains(&limits.len()) {
             return Err(ConfigError::Count { given: limits.len() });
         }
-        self.change_alerts(scope, expressions::delete_alerts(limits)).await
+        let (key, update) = (ItemKey::Alerts(scope.clone()), expressions::delete_alerts(limits));
+        self.change(&key, update, AlertSettings::from_item).await
     }
 
     /// Opens an entry of the outbox again whose alert was given up, and returns the open entry. A
@@ -79,24 +79,24 @@ impl ConfigStore {
     ) -> Result<Option<OutboxEntry>, ConfigError> {
         const OPERATION: &str = "TransactWriteItems";
         let failed = |error: BuildError| {
-            let (table, source) = (self.table().to_owned(), error.into());
+            let (table, source) = (self.table.clone(), error.into());
             RequestError::Failed { operation: OPERATION, table, source }
         };
         let state = OutboxState::Open { attempts: 0, next_at: now };
         let open = OutboxEntry { state, ..given_up.clone() };
         let condition = expressions::is_given_up();
         let delete = Delete::builder()
-            .table_name(self.table())
+            .table_name(&self.table)
             .set_key(Some(expressions::key(&given_up.key())))
             .condition_expression(condition.expression)
             .set_expression_attribute_names(Some(condition.placeholders.names))
             .set_expression_attribute_values(Some(condition.placeholders.values));
-        let put = Put::builder().table_name(self.table()).set_item(Some(open.to_item().into()));
+        let put = Put::builder().table_name(&self.table).set_item(Some(open.to_item().into()));
         let items = [
             TransactWriteItem::builder().delete(delete.build().map_err(failed)?).build(),
             TransactWriteItem::builder().put(put.build().map_err(failed)?).build(),
         ];
-        let request = self.client().transact_write_items().set_transact_items(Some(items.into()));
+        let request = self.client.transact_write_items().set_transact_items(Some(items.into()));
         let Err(error) = request.send().await else { return Ok(Some(open)) };
         if let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
             error.as_service_error()
@@ -105,37 +105,6 @@ impl ConfigStore {
         {
             return Ok(None);
         }
-        Err(RequestError::of(OPERATION, self.table(), error).into())
-    }
-
-    /// The thresholds after a change; `None`: the change's condition refused it.
-    async fn change_alerts(
-        &self,
-        scope: &LimitsScope,
-        update: StoredUpdate,
-    ) -> Result<Option<AlertSettings>, ConfigError> {
-        let values = Some(update.placeholders.values).filter(|values| !values.is_empty());
-        let sent = self
-            .client()
-            .update_item()
-            .table_name(self.table())
-            .set_key(Some(expressions::key(&ItemKey::Alerts(scope.clone()))))
-            .update_expression(update.expression)
-            .set_condition_expression(update.condition)
-            .set_expression_attribute_names(Some(update.placeholders.names))
-            .set_expression_attribute_values(values)
-            .return_values(ReturnValue::AllNew)
-            .send()
-            .await;
-        match sent {
-            Ok(output) => match output.attributes {
-                Some(item) => Ok(decode(item, AlertSettings::from_item)?),
-                None => Err(RequestError::empty("UpdateItem", self.table()).into()),
-            },
-            Err(error) => match error.as_service_error() {
-                Some(UpdateItemError::ConditionalCheckFailedException(_)) => Ok(None),
-                _ => Err(RequestError::of("UpdateItem", self.table(), error).into()),
-            },
-        }
+        Err(RequestError::of(OPERATION, &self.table, error).into())
     }
 }
