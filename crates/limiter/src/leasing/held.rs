@@ -27,7 +27,7 @@ impl AcquireRequest<&Limiter> {
     /// # Errors
     /// [`InvalidRequest`], also for a limiter that does not lease.
     pub fn try_acquire(self) -> Result<Option<Permit>, InvalidRequest> {
-        let Some(leased) = self.limiter().leased() else {
+        let Some(leased) = self.limiter.leased() else {
             self.into_request()?;
             return Err(InvalidRequest::NotLeasing);
         };
@@ -70,10 +70,10 @@ impl Leased {
         let remembered = self.remembered.get(&key)?;
         let now_ms = self.leaser.now_coarse_ms();
         let is_current = remembered.is_current(self.leaser.store.own_changes(), now_ms);
-        if !is_current || remembered.terms != *request.terms() {
+        if !is_current || remembered.terms != request.terms {
             return None;
         }
-        let debits = remembered.debits(request.named_amounts())?;
+        let debits = remembered.debits(&request.amounts)?;
         let debit = |n: usize| Debit {
             bucket: &debits[n].bucket,
             demands: &debits[n].demands,
@@ -82,8 +82,8 @@ impl Leased {
         if !self.take_each(debits.len(), debit, now_ms) {
             return None;
         }
-        let limiter = request.limiter();
-        let correction_time_max = limiter.guard().correction_time_max(request.own_deadline());
+        let limiter = request.limiter;
+        let correction_time_max = limiter.guard().correction_time_max(request.deadline);
         let demands: Vec<_> = debits.into_iter().map(|debit| debit.demands).collect();
         if !remembered.may_be_near_limit {
             remembered.granted_counters.iter().for_each(|counter| counter.increment(1));
@@ -104,9 +104,8 @@ impl Leased {
         request: AcquireRequest<&Limiter>,
         short: impl FnOnce(&[LeasedPart]),
     ) -> Result<Option<Permit>, InvalidRequest> {
-        let correction_time_max =
-            request.limiter().guard().correction_time_max(request.own_deadline());
-        let terms = request.terms().clone();
+        let correction_time_max = request.limiter.guard().correction_time_max(request.deadline);
+        let terms = request.terms.clone();
         let (limiter, request) = request.into_request()?;
         // Before the lookup: it need not see a change that comes during it.
         let own_changes = self.leaser.store.own_changes();

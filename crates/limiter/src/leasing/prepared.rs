@@ -56,7 +56,7 @@ impl AcquireRequest<&Limiter> {
     /// As for awaiting it; a limit that is short is no error here. `Unavailable`, under every
     /// setting, if limits or a parent have to be looked up and the store is unavailable.
     pub async fn prepare(self) -> Result<Prepared, AcquireError> {
-        let (deadline, wait) = (self.own_deadline(), self.own_wait());
+        let (deadline, wait) = (self.deadline, self.wait);
         let (limiter, request) = self.into_request()?;
         let Some(leased) = limiter.leased().cloned() else {
             return Err(InvalidRequest::NotLeasing.into());

@@ -20,13 +20,15 @@ use crate::store::{Cascade, Request};
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest<L> {
-    limiter: L,
+    pub(crate) limiter: L,
     entity: SmolStr,
     resource: SmolStr,
-    amounts: Vec<(SmolStr, i128)>,
-    terms: RequestTerms,
-    wait: Option<Duration>,
-    deadline: Option<Duration>,
+    /// The amount asked for of each limit, in millitokens, unchecked.
+    pub(crate) amounts: Vec<(SmolStr, i128)>,
+    pub(crate) terms: RequestTerms,
+    /// The time for which the request waits for tokens.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) deadline: Option<Duration>,
 }
 
 /// The limits and the parent that a request names.
@@ -236,33 +238,6 @@ impl AcquireRequest<&Limiter> {
 }
 
 impl<'a> AcquireRequest<&'a Limiter> {
-    /// The limiter that is asked.
-    pub(crate) const fn limiter(&self) -> &'a Limiter {
-        self.limiter
-    }
-
-    /// The amount asked for of each limit, in millitokens, unchecked.
-    #[cfg(feature = "leasing")]
-    pub(crate) fn named_amounts(&self) -> &[(SmolStr, i128)] {
-        &self.amounts
-    }
-
-    /// The limits and the parent that the request names.
-    #[cfg(feature = "leasing")]
-    pub(crate) const fn terms(&self) -> &RequestTerms {
-        &self.terms
-    }
-
-    /// The deadline that the request set.
-    pub(crate) const fn own_deadline(&self) -> Option<Duration> {
-        self.deadline
-    }
-
-    /// The time for which the request waits for tokens.
-    pub(crate) const fn own_wait(&self) -> Option<Duration> {
-        self.wait
-    }
-
     /// The limiter, and the checked request.
     ///
     /// # Errors

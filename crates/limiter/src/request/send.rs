@@ -20,8 +20,8 @@ impl AcquireRequest<&Limiter> {
         if let Some(permit) = self.take_held() {
             return Ok(permit);
         }
-        let wait = self.own_wait();
-        let correction_time_max = self.limiter().guard().correction_time_max(self.own_deadline());
+        let wait = self.wait;
+        let correction_time_max = self.limiter.guard().correction_time_max(self.deadline);
         let (limiter, request) = self.into_request()?;
         let ask = || in_acquire_span(&request, limiter.guard().take(&request));
         let result = match wait {
@@ -47,9 +47,9 @@ impl AcquireRequest<&Limiter> {
     /// the store is unavailable, no request does, because taking may start a lease.
     #[cfg(feature = "leasing")]
     fn take_held(&self) -> Option<Permit> {
-        let leased = self.limiter().leased()?;
-        let is_unavailable = self.limiter().guard().is_breaker_open();
-        if self.own_wait().is_some() || is_traced() || is_unavailable {
+        let leased = self.limiter.leased()?;
+        let is_unavailable = self.limiter.guard().is_breaker_open();
+        if self.wait.is_some() || is_traced() || is_unavailable {
             return None;
         }
         leased.take_if_held(self)
