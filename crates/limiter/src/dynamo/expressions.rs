@@ -114,14 +114,13 @@ impl<'p> Builder<'p> {
         }))
     }
 
-    fn set(&mut self, name: Name, value: AttributeValue) {
-        let value = self.value(value);
+    fn set(&mut self, attribute: Attribute<'p>, value: AttributeValue) {
+        let (name, value) = (self.name(attribute), self.value(value));
         self.sets.next().name(name).text(" = ").value(value);
     }
 
     fn set_field<N: itoa::Integer>(&mut self, limit: &'p LimitName, field: BucketField, number: N) {
-        let name = self.field(limit, field);
-        self.set(name, self::number(number));
+        self.set(Attribute::Of(field, limit), self::number(number));
     }
 
     fn add(&mut self, limit: &'p LimitName, field: BucketField, number: i64) {
@@ -132,7 +131,8 @@ impl<'p> Builder<'p> {
         }
     }
 
-    fn remove(&mut self, name: Name) {
+    fn remove(&mut self, attribute: Attribute<'p>) {
+        let name = self.name(attribute);
         self.removes.next().name(name);
     }
 
@@ -140,8 +140,7 @@ impl<'p> Builder<'p> {
         match change {
             Change::Put(_) => {}
             Change::RefilledAt(at) => {
-                let name = self.own(keys::REFILLED_AT);
-                self.set(name, number(at.get()));
+                self.set(Attribute::Own(keys::REFILLED_AT), number(at.get()));
             }
             Change::Add { limit, tokens, consumed } => {
                 self.add(limit, BucketField::Tokens, *tokens);
@@ -151,28 +150,19 @@ impl<'p> Builder<'p> {
             Change::Rule(limit, rule) => self.rule(limit, *rule),
             Change::Remove(limit) => {
                 for field in BucketField::ALL {
-                    let name = self.field(limit, field);
-                    self.remove(name);
+                    self.remove(Attribute::Of(field, limit));
                 }
-                let calendar = self.name(Attribute::CalendarOf(limit));
-                self.remove(calendar);
+                self.remove(Attribute::CalendarOf(limit));
             }
             Change::RulesHash(hash) => {
-                let name = self.own(keys::RULES_HASH);
-                self.set(name, text(hash.as_str()));
+                self.set(Attribute::Own(keys::RULES_HASH), text(hash.as_str()));
             }
             Change::ConfigVersions(versions) => {
-                let (name, epoch) = (self.own(keys::CONFIG_VERSIONS), self.own(keys::CONFIG_EPOCH));
-                self.set(name, text(&versions.to_string()));
-                self.remove(epoch);
+                self.set(Attribute::Own(keys::CONFIG_VERSIONS), text(&versions.to_string()));
+                self.remove(Attribute::Own(keys::CONFIG_EPOCH));
             }
-            Change::ExpiresAt(expires_at_s) => {
-                let name = self.own(keys::TTL);
-                match expires_at_s {
-                    Some(expires_at_s) => self.set(name, number(*expires_at_s)),
-                    None => self.remove(name),
-                }
-            }
+            Change::ExpiresAt(Some(at_s)) => self.set(Attribute::Own(keys::TTL), number(*at_s)),
+            Change::ExpiresAt(None) => self.remove(Attribute::Own(keys::TTL)),
             // All ids in one clause: each change moves the same attributes.
             Change::Remember(_) => {}
         }
@@ -194,12 +184,10 @@ impl<'p> Builder<'p> {
         self.set_field(limit, BucketField::RefillAmount, rule.refill().even_amount().get());
         self.set_field(limit, BucketField::RefillPeriod, rule.refill().period_ms());
         if let Some(calendar) = rule.refill().calendar() {
-            let name = self.name(Attribute::CalendarOf(limit));
-            self.set(name, text(&calendar.to_string()));
+            self.set(Attribute::CalendarOf(limit), text(&calendar.to_string()));
         } else if rule.refill().amount() == Millitokens::ZERO {
             // A calendar that was left behind would make it refill.
-            let name = self.name(Attribute::CalendarOf(limit));
-            self.remove(name);
+            self.remove(Attribute::CalendarOf(limit));
         }
     }
 
@@ -217,40 +205,29 @@ impl<'p> Builder<'p> {
             term.name(newer).text(", ").value(none).text(")");
         }
         for (attribute, id) in keys::REQUEST_IDS.iter().zip(ids.iter().rev()) {
-            let name = self.own(attribute);
-            self.set(name, text(id.as_str()));
+            self.set(Attribute::Own(attribute), text(id.as_str()));
         }
     }
 
     fn condition(&mut self, condition: &'p Condition) {
         match condition {
-            Condition::Absent => {
-                let name = self.own(keys::PK);
-                self.require_absent(name);
-            }
+            Condition::Absent => self.require_absent(Attribute::Own(keys::PK)),
             Condition::RefilledAt(at) => {
-                let name = self.own(keys::REFILLED_AT);
-                self.compare(name, "=", number(at.get()));
+                self.compare(Attribute::Own(keys::REFILLED_AT), "=", number(at.get()));
             }
             Condition::RefilledSince(at) => {
-                let name = self.own(keys::REFILLED_AT);
-                self.compare(name, ">=", number(at.get()));
+                self.compare(Attribute::Own(keys::REFILLED_AT), ">=", number(at.get()));
             }
             Condition::RulesHash(Some(hash)) => {
-                let name = self.own(keys::RULES_HASH);
-                self.compare(name, "=", text(hash.as_str()));
+                self.compare(Attribute::Own(keys::RULES_HASH), "=", text(hash.as_str()));
             }
-            Condition::RulesHash(None) => {
-                let name = self.own(keys::RULES_HASH);
-                self.require_absent(name);
-            }
+            Condition::RulesHash(None) => self.require_absent(Attribute::Own(keys::RULES_HASH)),
             Condition::ConfigStamp(stamp) => self.require_stamp(stamp),
             Condition::AtLeast(limit, least) => self.compare_tokens(limit, ">=", *least),
             Condition::AtMost(limit, most) => self.compare_tokens(limit, "<=", *most),
             Condition::Exactly(limit, seen) => self.compare_tokens(limit, "=", seen.get()),
             Condition::HasNot(limit) => {
-                let name = self.field(limit, BucketField::Capacity);
-                self.require_absent(name);
+                self.require_absent(Attribute::Of(BucketField::Capacity, limit));
             }
             Condition::Unseen(id) => {
                 // NOT of an equality holds for an attribute that does not exist.
@@ -261,14 +238,13 @@ impl<'p> Builder<'p> {
                 }
             }
             Condition::ExpiresBefore(at_s) => {
-                let name = self.own(keys::TTL);
-                self.compare(name, "<", number(*at_s));
+                self.compare(Attribute::Own(keys::TTL), "<", number(*at_s));
             }
         }
     }
 
     fn require_stamp(&mut self, stamp: &ConfigStamp) {
-        let (versions, epoch) = (self.own(keys::CONFIG_VERSIONS), self.own(keys::CONFIG_EPOCH));
+        let [versions, epoch] = [keys::CONFIG_VERSIONS, keys::CONFIG_EPOCH].map(Attribute::Own);
         match stamp {
             ConfigStamp::Versions(known) => self.compare(versions, "=", text(&known.to_string())),
             ConfigStamp::Epoch(known) => {
@@ -282,17 +258,17 @@ impl<'p> Builder<'p> {
         }
     }
 
-    fn compare(&mut self, name: Name, operator: &str, value: AttributeValue) {
-        let value = self.value(value);
+    fn compare(&mut self, attribute: Attribute<'p>, operator: &str, value: AttributeValue) {
+        let (name, value) = (self.name(attribute), self.value(value));
         self.conditions.next().name(name).text(" ").text(operator).text(" ").value(value);
     }
 
     fn compare_tokens(&mut self, limit: &'p LimitName, operator: &str, number: i64) {
-        let name = self.field(limit, BucketField::Tokens);
-        self.compare(name, operator, self::number(number));
+        self.compare(Attribute::Of(BucketField::Tokens, limit), operator, self::number(number));
     }
 
-    fn require_absent(&mut self, name: Name) {
+    fn require_absent(&mut self, attribute: Attribute<'p>) {
+        let name = self.name(attribute);
         self.conditions.next().text("attribute_not_exists(").name(name).text(")");
     }
 
