@@ -59,25 +59,22 @@ struct LimitOutput {
     violated: bool,
 }
 
-/// The result of the request.
-#[derive(Clone, Copy)]
-enum Verdict {
-    Granted,
-    LimitExceeded,
-    NeverAdmissible,
-}
-
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let limiter = options.connect().await?.limiter().await?;
     let request = request(&args, &limiter).await?;
-    let (answer, verdict) = match request.await {
-        Ok(permit) => (granted(&args, &permit.remaining()), Verdict::Granted),
+    let (answer, verdict, code) = match request.await {
+        Ok(permit) => (granted(&args, &permit.remaining()), "granted".to_owned(), 0),
         Err(AcquireError::LimitExceeded(exceeded)) => {
             let retry_after_ms = exceeded
                 .retry_after
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+            let verdict = match retry_after_ms {
+                Some(millis) => format!("limit exceeded: ask again in {}", duration(millis)),
+                None => "limit exceeded: it does not refill".to_owned(),
+            };
             let limits = exceeded.limits.iter().map(LimitOutput::from).collect();
-            (AcquireOutput { granted: false, retry_after_ms, limits }, Verdict::LimitExceeded)
+            let answer = AcquireOutput { granted: false, retry_after_ms, limits };
+            (answer, verdict, exit::LIMIT_EXCEEDED)
         }
         Err(AcquireError::NeverAdmissible(never)) => {
             let limits = never
@@ -89,16 +86,18 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
                 })
                 .collect();
             let answer = AcquireOutput { granted: false, retry_after_ms: None, limits };
-            (answer, Verdict::NeverAdmissible)
+            let verdict =
+                "never admissible: a full bucket holds less; ask for less or raise the burst";
+            (answer, verdict.to_owned(), exit::NEVER_ADMISSIBLE)
         }
         Err(error) => return Err(error.into()),
     };
     if options.is_json() {
         output::json(&answer)?;
     } else {
-        output::line(&shown(&answer, verdict))?;
+        output::line(&shown(&answer, &verdict))?;
     }
-    Ok(verdict.exit_code())
+    Ok(code.into())
 }
 
 async fn request<'a>(
@@ -149,27 +148,7 @@ impl From<&LimitStatus> for LimitOutput {
     }
 }
 
-impl Verdict {
-    fn exit_code(self) -> ExitCode {
-        match self {
-            Self::Granted => ExitCode::SUCCESS,
-            Self::LimitExceeded => ExitCode::from(exit::LIMIT_EXCEEDED),
-            Self::NeverAdmissible => ExitCode::from(exit::NEVER_ADMISSIBLE),
-        }
-    }
-}
-
-fn shown(answer: &AcquireOutput, verdict: Verdict) -> String {
-    let verdict = match (verdict, answer.retry_after_ms) {
-        (Verdict::Granted, _) => "granted".to_owned(),
-        (Verdict::LimitExceeded, Some(millis)) => {
-            format!("limit exceeded: ask again in {}", duration(millis))
-        }
-        (Verdict::LimitExceeded, None) => "limit exceeded: it does not refill".to_owned(),
-        (Verdict::NeverAdmissible, _) => {
-            "never admissible: a full bucket holds less; ask for less or raise the burst".to_owned()
-        }
-    };
+fn shown(answer: &AcquireOutput, verdict: &str) -> String {
     let available = if answer.granted { "left" } else { "available" };
     let rows = answer.limits.iter().map(|limit| {
         vec![
