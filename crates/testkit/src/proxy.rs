@@ -35,7 +35,6 @@ mod tests;
 mod wire;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -175,31 +174,16 @@ async fn serve(stream: TcpStream, shared: Arc<Upstream>) {
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Closes the connection without a reply, which is what hyper does when a service fails.
-#[derive(Debug)]
-struct Close;
-
-impl std::fmt::Display for Close {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("closed on purpose")
-    }
-}
-
-impl std::error::Error for Close {}
-
-impl From<Infallible> for Close {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
+/// The error of a service after which hyper closes the connection without a reply.
+const CLOSED: &str = "closed on purpose";
 
 async fn answer(
     request: Request<Incoming>,
     shared: &Arc<Upstream>,
-) -> Result<Response<Full<Bytes>>, Close> {
+) -> Result<Response<Full<Bytes>>, &'static str> {
     let operation = operation(request.headers());
     let (mut head, body) = request.into_parts();
-    let mut body = body.collect().await.map_err(|_| Close)?.to_bytes();
+    let mut body = body.collect().await.map_err(|_| CLOSED)?.to_bytes();
     let number = shared.note(&operation, |count| {
         count.received += 1;
         count.received
@@ -209,7 +193,7 @@ async fn answer(
     match fault {
         Fault::None | Fault::LoseReply | Fault::Late(_) | Fault::BlankReply(_) => {}
         Fault::Delay(duration) => tokio::time::sleep(duration).await,
-        Fault::Cut => return Err(Close),
+        Fault::Cut => return Err(CLOSED),
         Fault::Refuse { status, error } => return Ok(refusal(status, error, &json!({}))),
         Fault::Cancel(codes) => return Ok(cancellation(codes)),
         Fault::Blank(body) => return Ok(blank(body)),
@@ -229,21 +213,21 @@ async fn answer(
             // Noted only now: a test that waits for the count waits for the effect.
             shared.note(&operation, |count| count.forwarded += 1);
         });
-        return Err(Close);
+        return Err(CLOSED);
     }
     shared.note(&operation, |count| count.forwarded += 1);
-    let response = shared.client.request(forward).await.map_err(|_| Close)?;
+    let response = shared.client.request(forward).await.map_err(|_| CLOSED)?;
     let (head, body) = response.into_parts();
-    let body = body.collect().await.map_err(|_| Close)?.to_bytes();
+    let body = body.collect().await.map_err(|_| CLOSED)?.to_bytes();
     if let Some(units) = &shared.units {
         units.lock().unwrap().add(&operation, &body);
     }
     let is_done = head.status.is_success() && meter::is_write(&operation);
     if is_done && shared.loses_next_write.swap(false, Ordering::Relaxed) {
-        return Err(Close);
+        return Err(CLOSED);
     }
     match fault {
-        Fault::LoseReply => Err(Close),
+        Fault::LoseReply => Err(CLOSED),
         Fault::BlankReply(instead) => Ok(blank(instead)),
         _ => Ok(Response::from_parts(head, Full::new(body))),
     }
