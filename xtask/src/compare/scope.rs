@@ -45,16 +45,11 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Dynamodb => "dynamodb",
-            Self::Redis => "redis",
-            Self::Process => "process",
-        }
+    /// The name, as on the command line.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().unwrap_or_default().get_name().to_owned()
     }
-}
 
-impl Store {
     /// The same, behind the proxy that counts and loses requests.
     pub(super) fn faulty(self) -> &'static str {
         match self {
