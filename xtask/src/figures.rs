@@ -5,12 +5,11 @@
 
 use anyhow::Result;
 
-use crate::lambda::{self, Function};
-use crate::process;
+use crate::{lambda, process};
 
 pub(crate) fn run() -> Result<()> {
-    let bootstrap = lambda::build(Function::Bootstrap)?;
-    let bare = lambda::build(Function::Bare)?;
+    let bootstrap = lambda::build("bootstrap", &[])?;
+    let bare = lambda::build("bare", &["bare"])?;
     let mut cargo = process::cargo();
     cargo.args(["run", "--quiet", "--locked", "--package", "sluicegate-tests"]);
     cargo.args(["--example", "figures", "--"]).arg(bootstrap).arg(bare);

@@ -13,27 +13,8 @@ use anyhow::{Context, Result};
 use crate::engines::{self, Engine};
 use crate::{process, workspace};
 
-/// The binary to build, from the function's package.
-#[derive(Clone, Copy)]
-pub(crate) enum Function {
-    /// The function that is deployed.
-    Bootstrap,
-    /// The bare function for comparison.
-    Bare,
-}
-
-impl Function {
-    /// The binary, and the feature that it needs.
-    fn target(self) -> (&'static str, &'static [&'static str]) {
-        match self {
-            Self::Bootstrap => ("bootstrap", &[]),
-            Self::Bare => ("bare", &["--features", "bare"]),
-        }
-    }
-}
-
 pub(crate) fn run() -> Result<()> {
-    let bootstrap = build(Function::Bootstrap)?;
+    let bootstrap = build("bootstrap", &[])?;
     let bytes = fs::metadata(&bootstrap)
         .with_context(|| format!("cannot read {}", bootstrap.display()))?
         .len();
@@ -41,14 +22,14 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Builds a function and returns the path of its binary.
-pub(crate) fn build(function: Function) -> Result<PathBuf> {
+/// Builds a binary of the function's package with the features that it needs, and returns its path.
+pub(crate) fn build(name: &str, features: &[&str]) -> Result<PathBuf> {
     engines::ensure(&[Engine::CargoLambda])?;
     // Called by its path: `cargo lambda` would prefer one that the user installed.
     let mut build = Command::new(Engine::CargoLambda.program());
     build.args(["lambda", "build", "--release", "--locked", "--compiler", "cargo"]);
-    let (name, features) = function.target();
-    build.args(["--package", "sluicegate-processor", "--bin", name]).args(features);
+    build.args(["--package", "sluicegate-processor", "--bin", name]);
+    build.args(features.iter().flat_map(|feature| ["--features", feature]));
     process::forget_package(&mut build);
     process::run(&mut build)?;
 
