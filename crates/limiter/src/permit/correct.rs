@@ -104,7 +104,15 @@ fn joined(
             Err(error) => failed.push((entity, error)),
         }
     }
-    failed.sort_by_key(|(_, error)| Importance::of(error));
+    // The caller sees the most important error.
+    failed.sort_by_key(|(_, error)| match error {
+        // A person must act.
+        AdjustError::Setup(_) | AdjustError::InvalidRequest(_) => 0,
+        // The correction counts as made.
+        AdjustError::Ambiguous(_) => 2,
+        // The caller may repeat the correction.
+        _ => 1,
+    });
     let mut failed = failed.into_iter();
     let Some((entity, source)) = failed.next() else { return Ok(total) };
     let counts_as_made = |(entity, error): (EntityId, AdjustError)| {
@@ -118,25 +126,4 @@ fn joined(
         }
         None => source,
     })
-}
-
-/// The importance of an error; the first is the greatest. The caller sees the most important error.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Importance {
-    /// A person must act.
-    NeedsPerson,
-    /// The caller may repeat the correction.
-    Repeatable,
-    /// The correction counts as made.
-    Ambiguous,
-}
-
-impl Importance {
-    const fn of(error: &AdjustError) -> Self {
-        match error {
-            AdjustError::Setup(_) | AdjustError::InvalidRequest(_) => Self::NeedsPerson,
-            AdjustError::Ambiguous(_) => Self::Ambiguous,
-            _ => Self::Repeatable,
-        }
-    }
 }
