@@ -9,6 +9,7 @@ use super::machine::Machine;
 use super::peers::Peer;
 use super::scope::{Args, Store};
 use super::speed::Speed;
+use crate::scale::thousands;
 
 /// The results of a run.
 pub(super) struct Results {
@@ -68,7 +69,7 @@ fn speed_table(store: Store, speeds: &[&Speed]) -> String {
         "| {tasks} | keys | | admitted/s | | p50 {unit} | p99 {unit} |{more}\n|--:|--:|---|--:|--:|--:|--:|{rule}\n"
     );
     for speed in speeds {
-        let (tasks, keys) = (speed.tasks, count(f64::from(speed.keys)));
+        let (tasks, keys) = (speed.tasks, thousands(f64::from(speed.keys)));
         let name = match speed.not_admitted {
             0 => speed.name.to_owned(),
             n => format!("{} ({n} not admitted)", speed.name),
@@ -79,7 +80,7 @@ fn speed_table(store: Store, speeds: &[&Speed]) -> String {
         });
         let ratio = ours.map_or(f64::NAN, |ours| speed.per_second / ours.per_second);
         let (p50, p99) = (speed.p50_us * factor, speed.p99_us * factor);
-        let rate = count(speed.per_second);
+        let rate = thousands(speed.per_second);
         let (p50, p99, ratio) = (digits(p50), digits(p99), digits(ratio));
         table += &format!("| {tasks} | {keys} | {name} | {rate} | {ratio}x | {p50} | {p99} |");
         if let Some((write, read)) = speed.units {
@@ -137,23 +138,10 @@ fn lost_text(lost: Lost) -> String {
     format!("{counted}; the caller sees {told}")
 }
 
-/// A whole number in groups of three digits.
-fn count(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// At most two decimals, fewer for large numbers.
 fn digits(number: f64) -> String {
     match number {
-        n if n >= 100.0 => count(n),
+        n if n >= 100.0 => thousands(n),
         n if n >= 10.0 => format!("{n:.1}"),
         n => format!("{n:.2}"),
     }
@@ -235,8 +223,8 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_and_short() {
-        assert_eq!(count(1_234_567.4), "1,234,567");
-        assert_eq!(count(999.6), "1,000");
+        assert_eq!(thousands(1_234_567.4), "1,234,567");
+        assert_eq!(thousands(999.6), "1,000");
         assert_eq!(["0.13", "12.3", "1,234"], [digits(0.126), digits(12.34), digits(1_234.4)]);
     }
 }

@@ -112,7 +112,7 @@ fn gone(need: &Need) -> String {
 }
 
 /// A count with separators between thousands.
-fn thousands(count: f64) -> String {
+pub(crate) fn thousands(count: f64) -> String {
     let digits = format!("{count:.0}");
     let mut text = String::new();
     for (n, digit) in digits.chars().enumerate() {
