@@ -68,7 +68,7 @@ fn exporter(most: usize) -> Exporter<impl Fn(&WindowSpan) -> Windows> {
 }
 
 fn settings(table: &str) -> Settings<'_> {
-    Settings { table, format: "csv", resources: None, prices: None }
+    Settings { table, format: Format::Csv, resources: None, prices: None }
 }
 
 /// One export to a folder, as one run of the command makes it.

@@ -12,7 +12,8 @@ const HEADER: &str =
     "id,entity,resource,limit,window,start,end,amount,unit,events,cost,currency\r\n";
 
 /// A format of an export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Format {
     /// Comma-separated values (RFC 4180) with a header. Names are exact, also those that a
     /// spreadsheet takes for a formula.
@@ -29,18 +30,6 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The name, as on the command line.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Csv => "csv",
-            Self::Jsonl => "jsonl",
-            Self::Cloudevents => "cloudevents",
-            Self::Focus => "focus",
-            #[cfg(feature = "parquet")]
-            Self::Parquet => "parquet",
-        }
-    }
-
     /// The extension of its files.
     pub(super) const fn extension(self) -> &'static str {
         match self {

@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &str = "_sluicegate-export.json";
 pub(super) struct Settings<'a> {
     /// The ARN of the table.
     pub(super) table: &'a str,
-    pub(super) format: &'static str,
+    pub(super) format: Format,
     /// `None`: all.
     pub(super) resources: Option<Vec<&'a str>>,
     /// The currency of the prices.

@@ -110,7 +110,7 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let table = described.table_arn.ok_or_else(none)?;
     let settings = Settings {
         table: &table,
-        format: args.format.name(),
+        format: args.format,
         resources: named.as_deref().map(|named| named.iter().map(Resource::as_str).collect()),
         prices: prices.as_ref().map(|prices| prices.currency().code()),
     };
