@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::Serialize;
+
 use super::gateways::Book;
 use super::traffic::TENANTS;
 
@@ -56,7 +58,7 @@ pub(crate) struct Requests {
 }
 
 /// Write units spent.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Units {
     pub(crate) acquires: f64,
     pub(crate) adjustments: f64,

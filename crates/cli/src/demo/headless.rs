@@ -10,7 +10,6 @@ use futures_util::TryStreamExt;
 use serde::Serialize;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::Reader;
-use sluicegate::leasing::Leased;
 use sluicegate::types::{AmountOf, EpochMillis};
 use sluicegate::{CompositeStore, LeaseSettings, Limiter, TestClock};
 use sluicegate_core::{LimitName, Resource, WindowKind, WindowSpan};
@@ -18,6 +17,7 @@ use sluicegate_local::poller::{self, Poller, StreamSource};
 use sluicegate_local::{EmbeddedEngine, InProcess, client, table};
 use sluicegate_processor::{Processor, Settings};
 
+use super::board::Units;
 use super::gateways::{Book, Gateways};
 use super::patient::patient;
 use super::traffic::{self, BUDGET, MODEL, PRICE, REQUESTS, TENANTS, TOKENS};
@@ -38,7 +38,7 @@ pub(super) struct Summary {
     admitted: u64,
     refused: u64,
     tenants: Vec<Tenant>,
-    write_units: WriteUnits,
+    write_units: Units,
     /// With leases: the writes per second and the requests admitted per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     leased: Option<Rates>,
@@ -75,13 +75,6 @@ impl Tenant {
     }
 }
 
-#[derive(Serialize)]
-struct WriteUnits {
-    acquires: f64,
-    adjustments: f64,
-    metering: f64,
-}
-
 pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary, CliError> {
     let clock = TestClock::at(EpochMillis::new(START_MS).map_err(CliError::bad)?);
     let engine = EmbeddedEngine::start_with_clock(clock.clone()).await?;
@@ -101,13 +94,12 @@ pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary
     let builder = Limiter::builder(store).clock(clock.clone());
     let limiter = patient(if leased { builder.leasing(LeaseSettings::default()) } else { builder });
     let gateways = Gateways::new(limiter.clone(), seed, START_MS);
-    let mut played = play(gateways, &mut poller, &clock, end_ms).await?;
+    let played = play(gateways, &mut poller, &clock, end_ms).await?;
     let report = limiter.shutdown(SETTLING_TIME).await;
     if let Some((bucket, error)) = report.unsettled.into_iter().next() {
         return Err(CliError::Store(format!("{bucket} is not settled: {error}")));
     }
     poller.drain().await?;
-    played.writes = limiter.leased().map(Leased::writes);
     let admitted = played.books.iter().map(|book| book.admitted).sum();
     let per_s = |count: u64| count as f64 / f64::from(seconds);
     let tenants = tenants(&Reader::new(client, TABLE), &played.books).await?;
@@ -118,14 +110,15 @@ pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary
         refused: played.books.iter().map(|book| book.refused).sum(),
         usage_is_exact: tenants.iter().all(Tenant::is_exact),
         tenants,
-        write_units: WriteUnits {
+        write_units: Units {
             acquires: played.acquire_units,
             adjustments: played.adjust_units,
             metering: feed.totals().write_units,
         },
-        leased: played
-            .writes
-            .map(|writes| Rates { admitted_per_s: per_s(admitted), writes_per_s: per_s(writes) }),
+        leased: limiter.leased().map(|leased| Rates {
+            admitted_per_s: per_s(admitted),
+            writes_per_s: per_s(leased.writes()),
+        }),
         decisions_sha256: (!leased).then_some(played.decisions_sha256),
     };
     engine.stop().await?;
@@ -138,8 +131,6 @@ struct Played {
     acquire_units: f64,
     adjust_units: f64,
     decisions_sha256: String,
-    /// Writes that lease.
-    writes: Option<u64>,
 }
 
 /// Runs all events before `end_ms`. Metering runs concurrently, once a second.
@@ -160,7 +151,7 @@ async fn play(
     poller.drain().await?;
     let Gateways { books, acquire_units, adjust_units, .. } = gateways;
     let decisions_sha256 = gateways.decisions_sha256();
-    Ok(Played { books, acquire_units, adjust_units, decisions_sha256, writes: None })
+    Ok(Played { books, acquire_units, adjust_units, decisions_sha256 })
 }
 
 /// The gateways' books beside the hour windows.

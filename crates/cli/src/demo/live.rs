@@ -68,10 +68,10 @@ pub(super) async fn run(
     }));
 
     let store = CompositeStore::with_table(DynamoTable::new(&client, TABLE));
-    let stage = Stage { reader: Reader::new(client, TABLE), metering_units, seed };
     let builder = Limiter::builder(store);
     let limiter = patient(if leased { builder.leasing(LeaseSettings::default()) } else { builder });
-    let board = stage.show(limiter.clone(), seconds).await?;
+    let reader = Reader::new(client, TABLE);
+    let board = show(limiter.clone(), reader, metering_units, seed, seconds).await?;
     limiter.shutdown(SETTLING_TIME).await;
     drop(stop);
     metering.await.map_err(CliError::bad)??;
@@ -83,27 +83,23 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The parts of a scene other than the limiter.
-struct Stage {
+/// Plays until the user ends it; returns the last board.
+async fn show(
+    limiter: Limiter,
     reader: Reader,
     metering_units: Arc<Mutex<f64>>,
     seed: u64,
-}
-
-impl Stage {
-    /// Plays until the user ends it; returns the last board.
-    async fn show(self, limiter: Limiter, seconds: Option<u32>) -> Result<Board, CliError> {
-        let Self { reader, metering_units, seed } = self;
-        let start_ms = SystemClock.now().get();
-        let gateways = Gateways::new(limiter.clone(), seed, start_ms);
-        let board = Board::default();
-        let mut scene = Scene { gateways, limiter, reader, metering_units, board, start_ms };
-        let mut terminal = ratatui::try_init()?;
-        let played = scene.play(&mut terminal, seconds).await;
-        ratatui::restore();
-        played?;
-        Ok(scene.board)
-    }
+    seconds: Option<u32>,
+) -> Result<Board, CliError> {
+    let start_ms = SystemClock.now().get();
+    let gateways = Gateways::new(limiter.clone(), seed, start_ms);
+    let board = Board::default();
+    let mut scene = Scene { gateways, limiter, reader, metering_units, board, start_ms };
+    let mut terminal = ratatui::try_init()?;
+    let played = scene.play(&mut terminal, seconds).await;
+    ratatui::restore();
+    played?;
+    Ok(scene.board)
 }
 
 /// Starts the engine and its metering, which adds up its write units.
