@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
-use http::{HeaderMap, HeaderValue, Request, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Request, Version};
 
 use crate::config::{Caller, Role, TokenHash};
 
@@ -24,15 +24,6 @@ pub(crate) enum Denied {
     Role,
     /// A browser asks for a web page, which may be anyone's.
     WebPage,
-}
-
-impl Denied {
-    pub(crate) fn status(self) -> StatusCode {
-        match self {
-            Self::Unknown => StatusCode::UNAUTHORIZED,
-            Self::Role | Self::WebPage => StatusCode::FORBIDDEN,
-        }
-    }
 }
 
 impl Callers {

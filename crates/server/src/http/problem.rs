@@ -91,14 +91,19 @@ impl IntoResponse for Problem {
 
 impl From<Denied> for Problem {
     fn from(denied: Denied) -> Self {
-        let detail = match denied {
-            Denied::Unknown => "send a known token: Authorization: Bearer TOKEN",
-            Denied::Role => "the token's roles do not include this operation",
-            Denied::WebPage => {
-                "without callers, this server answers programs on this machine and no web page: name 127.0.0.1 or localhost, or name callers"
+        let (status, detail) = match denied {
+            Denied::Unknown => {
+                (StatusCode::UNAUTHORIZED, "send a known token: Authorization: Bearer TOKEN")
             }
+            Denied::Role => {
+                (StatusCode::FORBIDDEN, "the token's roles do not include this operation")
+            }
+            Denied::WebPage => (
+                StatusCode::FORBIDDEN,
+                "without callers, this server answers programs on this machine and no web page: name 127.0.0.1 or localhost, or name callers",
+            ),
         };
-        Self::new(denied.status(), detail)
+        Self::new(status, detail)
     }
 }
 
