@@ -1,9 +1,9 @@
 //! The OpenAPI document: its head, and what is the same for many operations.
 
+use utoipa::OpenApi as _;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, RefOr, Response, ResponseBuilder};
-use utoipa::{Modify, OpenApi as _};
 
 use crate::config::Role;
 
@@ -11,32 +11,21 @@ use crate::config::Role;
 const TOKEN: &str = "token";
 
 #[derive(utoipa::OpenApi)]
-#[openapi(
-    info(
-        title = "Sluicegate",
-        description = "Rate limits and budgets: acquire tokens of several limits at once, correct them when the actual use is known."
-    ),
-    modifiers(&BearerToken)
-)]
+#[openapi(info(
+    title = "Sluicegate",
+    description = "Rate limits and budgets: acquire tokens of several limits at once, correct them when the actual use is known."
+))]
 struct Document;
 
 /// The document without operations.
 pub(super) fn empty() -> OpenApi {
-    Document::openapi()
-}
-
-struct BearerToken;
-
-impl Modify for BearerToken {
-    fn modify(&self, document: &mut OpenApi) {
-        let token = HttpBuilder::new()
-            .scheme(HttpAuthScheme::Bearer)
-            .description(Some("A caller's token. A server without callers needs none."));
-        document
-            .components
-            .get_or_insert_default()
-            .add_security_scheme(TOKEN, SecurityScheme::Http(token.build()));
-    }
+    let mut document = Document::openapi();
+    let token = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("A caller's token. A server without callers needs none."));
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(TOKEN, SecurityScheme::Http(token.build()));
+    document
 }
 
 /// Adds to each operation that it needs a token with this role, and how it is refused without.
