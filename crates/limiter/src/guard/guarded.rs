@@ -83,7 +83,7 @@ impl Guard {
     /// True if no new call may ask the store.
     #[cfg(feature = "leasing")]
     pub(crate) fn is_breaker_open(&self) -> bool {
-        self.health.refuses_calls()
+        self.health.breaker.needs_probes()
     }
 
     /// The deadline of an acquire or a peek; `requested` is the deadline that the request set.

@@ -58,12 +58,6 @@ impl StoreHealth {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    /// True if no new call may ask the store.
-    #[cfg(feature = "leasing")]
-    pub(crate) fn refuses_calls(&self) -> bool {
-        self.breaker.needs_probes()
-    }
-
     pub(super) fn local(&self) -> &Local {
         self.local.get_or_init(Local::default)
     }

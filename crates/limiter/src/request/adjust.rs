@@ -57,23 +57,19 @@ pub struct AdjustRequest<'a> {
 impl Limiter {
     /// A correction of a bucket without a permit: name the amounts, then await it.
     pub fn adjust(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> AdjustRequest<'_> {
-        AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
+        AdjustRequest {
+            limiter: self,
+            peek: self.peek(&entity, &resource),
+            entity: SmolStr::new(entity),
+            resource: SmolStr::new(resource),
+            amounts: Vec::new(),
+            once: None,
+            deadline: self.guard().correction_time_max(None),
+        }
     }
 }
 
-impl<'a> AdjustRequest<'a> {
-    pub(crate) fn new(limiter: &'a Limiter, entity: &str, resource: &str) -> Self {
-        Self {
-            limiter,
-            peek: limiter.peek(entity, resource),
-            entity: entity.into(),
-            resource: resource.into(),
-            amounts: Vec::new(),
-            once: None,
-            deadline: limiter.guard().correction_time_max(None),
-        }
-    }
-
+impl AdjustRequest<'_> {
     /// Adds `tokens` to the consumption of a limit; negative tokens are given back.
     pub fn by(self, limit: impl AsRef<str>, tokens: i64) -> Self {
         self.add_milli(limit, i128::from(tokens) * 1_000)

@@ -22,15 +22,11 @@ impl Limiter {
     /// nothing. Each bucket is read by one strongly consistent read. Before that, stored limits and
     /// the entity's record are read if they are not remembered.
     pub fn peek(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> PeekRequest<'_> {
-        PeekRequest::new(self.acquire(entity, resource))
+        PeekRequest { request: self.acquire(entity, resource) }
     }
 }
 
-impl<'a> PeekRequest<'a> {
-    pub(crate) const fn new(request: AcquireRequest<&'a Limiter>) -> Self {
-        Self { request }
-    }
-
+impl PeekRequest<'_> {
     /// Limits of the bucket, if the table does not know them.
     pub fn limits(self, limits: impl IntoLimits) -> Self {
         Self { request: self.request.limits(limits) }
