@@ -307,6 +307,19 @@ impl AdjustError {
             Self::Partial { source, .. } => source.may_be_repeated(),
         }
     }
+
+    /// The error of a correction whose call failed. The call asked for no tokens, so no limit can be
+    /// short.
+    pub(crate) fn of_call(error: AcquireError) -> Self {
+        match error {
+            AcquireError::InvalidRequest(invalid) => invalid.into(),
+            AcquireError::Setup(setup) => setup.into(),
+            AcquireError::Unavailable(source) => Self::Unavailable(source),
+            AcquireError::Contended { .. }
+            | AcquireError::LimitExceeded(_)
+            | AcquireError::NeverAdmissible(_) => Self::Contended,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::script::{ADJUST, WHOLE_ADJUST};
 use super::script_bucket::ScriptBucket;
 use crate::call::CallContext;
 use crate::clock::Clock;
-use crate::error::{AcquireError, AdjustError};
+use crate::error::AdjustError;
 use crate::store::{Adjusted, Corrected, Correction};
 
 impl RedisStore {
@@ -51,7 +51,7 @@ impl RedisStore {
             Err(failure) if failure.in_doubt => {
                 return Err(AdjustError::Unavailable(failure.error.into()));
             }
-            Err(failure) => return Err(of(failure.error)),
+            Err(failure) => return Err(AdjustError::of_call(failure.error)),
         };
         let mut read = || {
             if reply.is_usual() {
@@ -63,7 +63,7 @@ impl RedisStore {
             Ok((Some((status, header)), image, reply.limits()?))
         };
         let (unusual, image, dropped) =
-            read().map_err(|table_error| of(context.fail_with(table_error)))?;
+            read().map_err(|table_error| AdjustError::of_call(context.fail_with(table_error)))?;
         let mut already_made = false;
         if let Some((status, header)) = unusual {
             already_made = mark.is_some() && status == Status::AlreadyApplied;
@@ -76,13 +76,5 @@ impl RedisStore {
         }
         let adjusted = Adjusted { dropped, already_made, ..Adjusted::default() };
         Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: context.cost.attempts })
-    }
-}
-
-fn of(error: AcquireError) -> AdjustError {
-    match error {
-        AcquireError::Setup(setup) => setup.into(),
-        AcquireError::Unavailable(source) => AdjustError::Unavailable(source),
-        _ => AdjustError::Contended,
     }
 }

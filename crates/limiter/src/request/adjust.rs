@@ -14,7 +14,7 @@ use smol_str::SmolStr;
 use super::peek::PeekRequest;
 use crate::call::new_id;
 use crate::check::checked_amounts;
-use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
+use crate::error::{AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::store::{Adjusted, Correction, Mark};
@@ -133,7 +133,7 @@ impl AdjustRequest<'_> {
         }
         let once = self.once.map(|(key, until)| Ok((CorrectionKey::try_from(key)?, until)));
         let once = once.transpose().map_err(|error: NameError| InvalidRequest::from(error))?;
-        let buckets = rules_by_entity(entity, self.peek.await.map_err(of_peek)?);
+        let buckets = rules_by_entity(entity, self.peek.await.map_err(AdjustError::of_call)?);
         let is_unknown = |limit: &&LimitName| !buckets[0].1.contains_key(*limit);
         if let Some(limit) = amounts.keys().find(is_unknown) {
             return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
@@ -197,16 +197,4 @@ fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId,
         }
     }
     buckets
-}
-
-/// The reason why the read failed. The read asked for no tokens, so no limit can be short.
-fn of_peek(error: AcquireError) -> AdjustError {
-    match error {
-        AcquireError::InvalidRequest(invalid) => invalid.into(),
-        AcquireError::Setup(setup) => setup.into(),
-        AcquireError::Unavailable(source) => AdjustError::Unavailable(source),
-        AcquireError::Contended { .. }
-        | AcquireError::LimitExceeded(_)
-        | AcquireError::NeverAdmissible(_) => AdjustError::Contended,
-    }
 }
