@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use sluicegate_core::keys::{self, ItemKey, KeyRange, LegacyKey, LimitField, SortKeys};
+use sluicegate_core::keys::{self, KeyRange, LegacyKey, LimitField, SortKeys};
 use sluicegate_core::{
     EntityRecord, EpochMillis, LimitName, Rule, Thresholds, Unchanged, WindowSpan, rule_attributes,
 };
+
+pub(super) use super::expressions::key;
 
 /// The names and values of a request's placeholders.
 #[derive(Debug, Clone, Default)]
@@ -261,11 +263,6 @@ pub(super) fn resources_of(span: &WindowSpan) -> Option<Filter> {
     let condition = placeholders.within(keys::GSI2.sk, keys::usage_index_keys(span)?);
     let projection = placeholders.name(keys::GSI2.pk);
     Some(Filter { condition, projection, placeholders })
-}
-
-/// The two key attributes of an item.
-pub(super) fn key(key: &ItemKey) -> HashMap<String, AttributeValue> {
-    HashMap::from([(keys::PK.to_owned(), text(key.pk())), (keys::SK.to_owned(), text(key.sk()))])
 }
 
 /// The two key attributes of a legacy item.
