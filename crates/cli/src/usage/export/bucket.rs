@@ -62,8 +62,8 @@ impl BucketFolder {
         let body = ByteStream::from(ours.clone().into_bytes());
         // First the look: some stores overwrite although the request says not to.
         if !folder.is_there(SETTINGS).await? {
-            let put = folder.timely(SETTINGS, folder.put(SETTINGS, body)).await??;
-            if put == Put::Made {
+            let is_made = folder.timely(SETTINGS, folder.put(SETTINGS, body)).await??;
+            if is_made {
                 return Ok(folder);
             }
         }
@@ -111,11 +111,12 @@ impl BucketFolder {
         self.within(time, &file, self.put(&file, body)).await?.map(|_| ())
     }
 
-    async fn put(&self, file: &str, body: ByteStream) -> Result<Put, CliError> {
+    /// False if an object of that name is there, which stays.
+    async fn put(&self, file: &str, body: ByteStream) -> Result<bool, CliError> {
         let put = self.client.put_object().bucket(&self.bucket).key(self.key(file));
         match put.if_none_match("*").body(body).send().await {
-            Ok(_) => Ok(Put::Made),
-            Err(error) if status(&error) == PRECONDITION_FAILED => Ok(Put::There),
+            Ok(_) => Ok(true),
+            Err(error) if status(&error) == PRECONDITION_FAILED => Ok(false),
             Err(error) => Err(self.failed(file, &error)),
         }
     }
@@ -150,14 +151,6 @@ impl BucketFolder {
         let why = format!("{}: {}{advice}", self.name(file), explain(error));
         CliError::Output(io::Error::other(why))
     }
-}
-
-/// The effect of a write.
-#[derive(PartialEq, Eq)]
-enum Put {
-    Made,
-    /// An object of that name is there, and stays.
-    There,
 }
 
 /// The bucket and the prefix.
