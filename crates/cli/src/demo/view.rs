@@ -8,6 +8,7 @@ use ratatui::widgets::{Block, Paragraph, RenderDirection, Sparkline};
 
 use super::board::{Board, Requests, TenantFigures, Used};
 use super::traffic::{self, REQUESTS_BURST, TENANTS, TOKENS_BURST};
+use crate::output::grouped;
 
 /// The smallest width that fits everything.
 const WIDTH_MIN: u16 = 80;
@@ -48,7 +49,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, board: &Board) {
     let title = format!(
         " sluicegate demo   {TENANTS} tenants on model {}   running {} s",
         traffic::MODEL,
-        thousands(board.elapsed_s)
+        grouped(board.elapsed_s)
     );
     frame.render_widget(Line::from(title).bold(), area);
     frame.render_widget(Line::from("q quits ").right_aligned().dim(), area);
@@ -62,17 +63,17 @@ fn draw_balances(frame: &mut Frame<'_>, area: Rect, board: &Board) {
     let bar = (usize::from(inner.width) - NAME_WIDTH - 3 * (LEFT_WIDTH + 3)) / 3;
     let column = bar + 1 + LEFT_WIDTH;
     let requests = format!("requests of {REQUESTS_BURST}");
-    let tokens = format!("tokens of {}", thousands(TOKENS_BURST));
+    let tokens = format!("tokens of {}", grouped(TOKENS_BURST));
     let header =
         format!(" {:NAME_WIDTH$}{requests:column$}  {tokens:column$}  budget, USD", "tenant");
     let mut lines = vec![Line::from(header).dim()];
     for (tenant, figures) in board.tenants.iter().enumerate() {
         let TenantFigures { requests_left, tokens_left, cents_left, .. } = *figures;
         let mut spans = vec![Span::raw(format!(" {:NAME_WIDTH$}", traffic::name(tenant)))];
-        let requests = thousands(requests_left);
+        let requests = grouped(requests_left);
         spans.extend(gauge(requests_left, REQUESTS_BURST, bar, &requests));
         spans.push(Span::raw("  "));
-        spans.extend(gauge(tokens_left, TOKENS_BURST, bar, &thousands(tokens_left)));
+        spans.extend(gauge(tokens_left, TOKENS_BURST, bar, &grouped(tokens_left)));
         spans.push(Span::raw("  "));
         let budget_cents = traffic::budget(tenant) / 10_000;
         spans.extend(gauge(cents_left, budget_cents, bar, &dollars(cents_left)));
@@ -155,9 +156,9 @@ fn draw_usage(frame: &mut Frame<'_>, area: Rect, board: &Board) {
     let mut lines = vec![Line::from(header).dim()];
     for (tenant, figures) in board.tenants.iter().enumerate() {
         let Used { requests, tokens, .. } = figures.minute;
-        let minute = format!("{:>9} req {:>10} tokens", thousands(requests), thousands(tokens));
+        let minute = format!("{:>9} req {:>10} tokens", grouped(requests), grouped(tokens));
         let Used { requests, cents, .. } = figures.hour;
-        let hour = format!("{:>11} req {:>11} USD", thousands(requests), dollars(cents));
+        let hour = format!("{:>11} req {:>11} USD", grouped(requests), dollars(cents));
         lines.push(Line::from(format!(
             " {:NAME_WIDTH$}{:>30}{:>32}",
             traffic::name(tenant),
@@ -187,7 +188,7 @@ fn draw_units(frame: &mut Frame<'_>, area: Rect, board: &Board) {
 
 /// Units are whole except for reads, which are not shown.
 fn whole(units: f64) -> String {
-    thousands(format!("{units:.0}"))
+    grouped(format!("{units:.0}"))
 }
 
 /// `-123456` as `-1,234.56`.
@@ -195,18 +196,7 @@ fn dollars(cents: impl Into<i128>) -> String {
     let cents = cents.into();
     let sign = if cents < 0 { "-" } else { "" };
     let cents = cents.unsigned_abs();
-    format!("{sign}{}.{:02}", thousands(cents / 100), cents % 100)
-}
-
-/// `1234567` as `1,234,567`.
-fn thousands(number: impl ToString) -> String {
-    let digits = number.to_string();
-    let (sign, digits) = match digits.strip_prefix('-') {
-        Some(digits) => ("-", digits.to_owned()),
-        None => ("", digits),
-    };
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
-    format!("{sign}{}", groups.join(","))
+    format!("{sign}{}.{:02}", grouped(cents / 100), cents % 100)
 }
 
 #[cfg(test)]

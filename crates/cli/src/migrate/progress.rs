@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::report::Report;
 use crate::error::{PROGRESS_INTERVAL, say};
@@ -22,7 +22,8 @@ impl Progress {
     /// The progress over a table with about so many items.
     pub(super) fn over(items: u64) -> Self {
         let began = Instant::now();
-        let bar = std::io::stderr().is_terminal().then(|| bar(items));
+        let template = "{wide_bar} {human_pos} of about {human_len} items, {msg}, {eta} left";
+        let bar = std::io::stderr().is_terminal().then(|| output::bar(items, template));
         Self { bar, items, began, told: began }
     }
 
@@ -43,15 +44,6 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-    }
-}
-
-fn bar(items: u64) -> ProgressBar {
-    let template = "{wide_bar} {human_pos} of about {human_len} items, {msg}, {eta} left";
-    let bar = ProgressBar::new(items);
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod windows;
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use sluicegate_core::AmountOf;
 use sluicegate_processor::one_line;
@@ -96,6 +97,24 @@ pub(crate) fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// A number with a comma between thousands: `-1,234,567.5`.
+pub(crate) fn grouped(number: impl ToString) -> String {
+    let number = number.to_string();
+    let (sign, digits) = number.split_at(usize::from(number.starts_with('-')));
+    let (whole, decimals) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let groups: Vec<_> = whole.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    format!("{sign}{}{decimals}", groups.join(","))
+}
+
+/// A bar of progress on standard error, hidden without a terminal.
+pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +131,14 @@ mod tests {
         ];
         for (milli, shown) in cases {
             assert_eq!(tokens(milli), shown);
+        }
+    }
+
+    #[test]
+    fn thousands_are_told_apart() {
+        let cases = [("0", "0"), ("999", "999"), ("1000", "1,000"), ("-1234567.5", "-1,234,567.5")];
+        for (number, expected) in cases {
+            assert_eq!(grouped(number), expected);
         }
     }
 

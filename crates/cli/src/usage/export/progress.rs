@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use crate::error::{PROGRESS_INTERVAL, say};
+use crate::output::bar;
 
 /// The days that are done, and the rows so far.
 pub(super) struct Progress {
@@ -16,14 +17,8 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn over(days: usize) -> Self {
-        let bar = ProgressBar::new(days.try_into().unwrap_or(u64::MAX));
-        let style = ProgressStyle::with_template(
-            "{wide_bar} {human_pos} of {human_len} days, {msg} rows, {eta} left",
-        );
-        let bar = match style {
-            Ok(style) => bar.with_style(style),
-            Err(_) => bar,
-        };
+        let template = "{wide_bar} {human_pos} of {human_len} days, {msg} rows, {eta} left";
+        let bar = bar(days.try_into().unwrap_or(u64::MAX), template);
         Self { bar, rows: 0, told: Instant::now() }
     }
 

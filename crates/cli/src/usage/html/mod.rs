@@ -8,8 +8,9 @@ use std::fmt::Write;
 
 use sluicegate::types::UsageWindow;
 
-use self::text::{escaped, grouped, part_name};
+use self::text::{escaped, part_name};
 use super::series::{Question, Series, Slot};
+use crate::output::grouped;
 
 /// With more bars, each would be too narrow to point at.
 const BARS_MAX: usize = 240;
@@ -44,7 +45,7 @@ pub(super) fn page(question: &Question, usages: &[UsageWindow]) -> String {
 
 fn section(series: &Series, parts: &[String]) -> String {
     let limit = escaped(series.limit.as_str());
-    let (unit, total) = (series.unit(), grouped(&series.amount(series.total())));
+    let (unit, total) = (series.unit(), grouped(series.amount(series.total())));
     let counted_in = series.counted_in();
     let is_whole = series.slots.iter().all(Slot::has_data);
     let shaded = if is_whole { "" } else { "; shaded: no data" };
@@ -73,7 +74,7 @@ fn figures(series: &Series) -> String {
     );
     for slot in &series.slots {
         let figure = if slot.has_data() {
-            grouped(&series.amount(slot.total()))
+            grouped(series.amount(slot.total()))
         } else {
             "no data".to_owned()
         };

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::super::series::{Series, Slot};
 use super::axis::{Scale, labels, short};
-use super::text::{escaped, grouped, part_name};
-use crate::output::counted;
+use super::text::{escaped, part_name};
+use crate::output::{counted, grouped};
 
 /// All in the units of the drawing, which the page scales to its width.
 const WIDTH: f64 = 900.0;
@@ -160,7 +160,7 @@ impl Plot<'_> {
     }
 
     fn tooltip(&self, slot: &Slot) -> String {
-        let total = grouped(&self.series.amount(slot.total()));
+        let total = grouped(self.series.amount(slot.total()));
         let mut lines = vec![format!(
             "{}: {total} {}",
             slots_label(std::slice::from_ref(slot)),
@@ -172,7 +172,7 @@ impl Plot<'_> {
                 Some(format!(
                     "{}: {}",
                     escaped(part_name(part)),
-                    grouped(&self.series.amount(*milli))
+                    grouped(self.series.amount(*milli))
                 ))
             });
             lines.extend(parts);
