@@ -37,24 +37,6 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(options: &Options) -> Result<Self, CliError> {
-        let table = options.table();
-        check_table_name(&table)?;
-        options.check_endpoint()?;
-        let region = tokio::time::timeout(options.timeout, region(options)).await;
-        let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
-        let mut loader = loader(options).region(region);
-        if let Some(url) = &options.endpoint_url {
-            loader = loader.endpoint_url(url);
-        }
-        let config = loader.load().await;
-        let checked = tokio::time::timeout(options.timeout, check_credentials(&config)).await;
-        checked.map_err(|_| CliError::no_credentials("the provider did not answer"))??;
-        let has_own = std::env::var_os(STREAMS_ENDPOINT).is_some_and(|url| !url.is_empty());
-        let streams_at = options.endpoint().filter(|_| options.endpoint_url.is_some() || !has_own);
-        Ok(Self { config, table, streams_at, timeout: options.timeout })
-    }
-
     /// The AWS configuration, for other clients of the table.
     pub(crate) const fn config(&self) -> &SdkConfig {
         &self.config
@@ -135,7 +117,21 @@ impl Options {
     /// [`CliError::BadInput`] if the endpoint from the environment is not a URL;
     /// [`CliError::Store`] if there is no region or there are no credentials, with advice.
     pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
-        Connection::open(self).await
+        let table = self.table();
+        check_table_name(&table)?;
+        self.check_endpoint()?;
+        let region = tokio::time::timeout(self.timeout, region(self)).await;
+        let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
+        let mut loader = loader(self).region(region);
+        if let Some(url) = &self.endpoint_url {
+            loader = loader.endpoint_url(url);
+        }
+        let config = loader.load().await;
+        let checked = tokio::time::timeout(self.timeout, check_credentials(&config)).await;
+        checked.map_err(|_| CliError::no_credentials("the provider did not answer"))??;
+        let has_own = std::env::var_os(STREAMS_ENDPOINT).is_some_and(|url| !url.is_empty());
+        let streams_at = self.endpoint().filter(|_| self.endpoint_url.is_some() || !has_own);
+        Ok(Connection { config, table, streams_at, timeout: self.timeout })
     }
 }
 
