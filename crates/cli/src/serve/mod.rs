@@ -137,11 +137,10 @@ fn parse(file: &Path, text: &str) -> Result<Config, CliError> {
         for mistake in &mistakes {
             say(&format!("{}:{mistake}", file.display()));
         }
-        let count = mistakes.len();
-        let mistakes = if count == 1 { "mistake" } else { "mistakes" };
         CliError::BadInput(format!(
-            "{} has {count} {mistakes}; `sluicegate serve --schema` prints all settings",
-            file.display()
+            "{} has {}; `sluicegate serve --schema` prints all settings",
+            file.display(),
+            output::counted(mistakes.len(), "mistake")
         ))
     })
 }
