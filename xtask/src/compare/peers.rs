@@ -1,5 +1,6 @@
 //! The contestants, and the commands that start them.
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -62,37 +63,26 @@ pub(crate) fn servers() -> Command {
     command
 }
 
+fn started(program: impl AsRef<OsStr>, argument: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.arg(argument);
+    command
+}
+
 impl Peer {
     /// Starts the contestant on the store at `url`.
     pub(crate) fn command(&self, url: &str) -> Command {
         let scripts = workspace::root().join("xtask").join("peers");
         let mut command = match self.program {
-            Program::Zae(version) => {
-                let mut python = Command::new(install::zae_python(version));
-                python.arg(scripts.join("zae.py"));
-                python
-            }
+            Program::Zae(version) => started(install::zae_python(version), scripts.join("zae.py")),
             Program::Flexible(store) => {
-                let mut node = Command::new("node");
-                node.arg(scripts.join("flexible.js")).arg(store);
-                node.env("NODE_PATH", install::node_modules());
+                let mut node = started("node", scripts.join("flexible.js"));
+                node.arg(store).env("NODE_PATH", install::node_modules());
                 node
             }
-            Program::Ours(contestant) => {
-                let mut ours = Command::new(install::ours());
-                ours.arg(contestant);
-                ours
-            }
-            Program::OursInPython(_) => {
-                let mut python = Command::new(install::our_python());
-                python.arg(scripts.join("ours.py"));
-                python
-            }
-            Program::Crate(name) => {
-                let mut peers = Command::new(install::crates());
-                peers.arg(name);
-                peers
-            }
+            Program::Ours(contestant) => started(install::ours(), contestant),
+            Program::OursInPython(_) => started(install::our_python(), scripts.join("ours.py")),
+            Program::Crate(name) => started(install::crates(), name),
         };
         if !url.is_empty() {
             command.arg(url);
