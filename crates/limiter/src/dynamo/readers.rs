@@ -8,6 +8,8 @@ use std::num::NonZeroU16;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::query::QueryOutput;
+use aws_sdk_dynamodb::operation::scan::ScanOutput;
+use aws_sdk_dynamodb::operation::scan::builders::ScanFluentBuilder;
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, GSI1, KeyRange, PK, SK};
@@ -21,7 +23,7 @@ use super::fetch::{self, KEYS_PER_READ};
 use super::item::{Attributes, decode};
 use super::legacy::listing::{merged, row, with_composites};
 use super::read_error::ReadError;
-use super::stored_expressions::{self as expressions, Query};
+use super::stored_expressions::{self as expressions, Filter, Query};
 use crate::table::Consistency;
 
 /// Reads ranges of items of one table.
@@ -191,6 +193,30 @@ impl Reader {
     ) -> impl Stream<Item = Result<EntityId, ReadError>> + Send + use<> {
         let query = expressions::query(KeyRange::children(parent));
         items(self.pages(Some(query)), child_of)
+    }
+
+    /// Sends a scan of the items of a filter that come after `start`.
+    pub(super) async fn scan(
+        &self,
+        scan: ScanFluentBuilder,
+        filter: Filter,
+        start: Option<Attributes>,
+    ) -> Result<ScanOutput, RequestError> {
+        let output = scan
+            .table_name(&self.table)
+            .filter_expression(filter.condition)
+            .projection_expression(filter.projection)
+            .set_expression_attribute_names(Some(filter.placeholders.names))
+            .set_expression_attribute_values(Some(filter.placeholders.values))
+            .set_limit(self.page_size.map(|items| items.get().into()))
+            .set_exclusive_start_key(start)
+            .send()
+            .await
+            .map_err(|error| RequestError::of("Scan", &self.table, error))?;
+        match output.items {
+            Some(_) => Ok(output),
+            None => Err(RequestError::empty("Scan", &self.table)),
+        }
     }
 
     /// The pages of a query; none for no query.

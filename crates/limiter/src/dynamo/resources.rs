@@ -8,7 +8,7 @@ use sluicegate_core::{Resource, WindowSpan};
 use super::answers::text;
 use super::item::Attributes;
 use super::stored_expressions::{self as expressions, Filter};
-use super::{BrokenItem, ReadError, Reader, RequestError};
+use super::{BrokenItem, ReadError, Reader};
 
 /// The position of a scan of the index.
 struct IndexPosition {
@@ -37,7 +37,9 @@ impl Reader {
         });
         let pages = stream::try_unfold(position, async |position| {
             let Some(mut position) = position else { return Ok(None) };
-            let output = position.read().await?;
+            let scan = position.reader.client.scan().index_name(GSI2.name);
+            let (filter, start) = (position.filter.clone(), position.start.take());
+            let output = position.reader.scan(scan, filter, start).await?;
             position.start = output.last_evaluated_key.clone();
             let resources = position.resources(output);
             let next = position.start.is_some().then_some(position);
@@ -48,28 +50,6 @@ impl Reader {
 }
 
 impl IndexPosition {
-    async fn read(&self) -> Result<ScanOutput, RequestError> {
-        let Self { reader, filter, start, .. } = self;
-        let output = reader
-            .client
-            .scan()
-            .table_name(&reader.table)
-            .index_name(GSI2.name)
-            .filter_expression(&filter.condition)
-            .projection_expression(&filter.projection)
-            .set_expression_attribute_names(Some(filter.placeholders.names.clone()))
-            .set_expression_attribute_values(Some(filter.placeholders.values.clone()))
-            .set_limit(reader.page_size.map(|items| items.get().into()))
-            .set_exclusive_start_key(start.clone())
-            .send()
-            .await
-            .map_err(|error| RequestError::of("Scan", &reader.table, error))?;
-        match output.items {
-            Some(_) => Ok(output),
-            None => Err(RequestError::empty("Scan", &reader.table)),
-        }
-    }
-
     /// The resources of a page. The keys of one resource are adjacent in the index.
     fn resources(&mut self, output: ScanOutput) -> Vec<Result<Resource, ReadError>> {
         let mut resources = Vec::new();

@@ -8,9 +8,7 @@ use sluicegate_core::keys::{LegacyKey, PK, SK};
 
 use crate::dynamo::answers::{text, units};
 use crate::dynamo::item::Attributes;
-use crate::dynamo::{
-    BrokenItem, ReadError, Reader, RequestError, stored_expressions as expressions,
-};
+use crate::dynamo::{BrokenItem, ReadError, Reader, stored_expressions as expressions};
 
 /// A part of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +52,15 @@ impl Reader {
         let start = ScanPosition { reader: self.clone(), segment, start: None, last: None };
         stream::try_unfold(Some(start), async |position| {
             let Some(mut position) = position else { return Ok(None) };
-            let output = position.read().await?;
+            let scan = position
+                .reader
+                .client
+                .scan()
+                .segment(position.segment.number.into())
+                .total_segments(position.segment.of.into())
+                .return_consumed_capacity(ReturnConsumedCapacity::Total);
+            let (filter, start) = (expressions::legacy_items(), position.start.take());
+            let output = position.reader.scan(scan, filter, start).await?;
             position.start = output.last_evaluated_key.clone();
             let page = position.page(output);
             let next = position.start.is_some().then_some(position);
@@ -64,31 +70,6 @@ impl Reader {
 }
 
 impl ScanPosition {
-    async fn read(&self) -> Result<ScanOutput, RequestError> {
-        let Self { reader, segment, start, .. } = self;
-        let filter = expressions::legacy_items();
-        let output = reader
-            .client
-            .scan()
-            .table_name(&reader.table)
-            .segment(segment.number.into())
-            .total_segments(segment.of.into())
-            .filter_expression(filter.condition)
-            .projection_expression(filter.projection)
-            .set_expression_attribute_names(Some(filter.placeholders.names))
-            .set_expression_attribute_values(Some(filter.placeholders.values))
-            .set_limit(reader.page_size.map(|items| items.get().into()))
-            .set_exclusive_start_key(start.clone())
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await
-            .map_err(|error| RequestError::of("Scan", &reader.table, error))?;
-        match output.items {
-            Some(_) => Ok(output),
-            None => Err(RequestError::empty("Scan", &reader.table)),
-        }
-    }
-
     fn page(&mut self, output: ScanOutput) -> LegacyPage {
         let mut page = LegacyPage {
             scanned: u64::try_from(output.scanned_count).unwrap_or(0),
