@@ -50,10 +50,18 @@ impl Format {
         Ok(match self {
             Self::Csv => {
                 out.write_all(HEADER.as_bytes())?;
-                Box::new(Csv(out))
+                Box::new(Lines { out, line: csv_line })
             }
-            Self::Jsonl => Box::new(Jsonl(out)),
-            Self::Cloudevents => Box::new(CloudEvents { out, source: source.to_owned() }),
+            Self::Jsonl => Box::new(Lines {
+                out,
+                line: |out: &mut dyn Write, row: &Row<'_>| json_line(out, row),
+            }),
+            Self::Cloudevents => {
+                let source = source.to_owned();
+                let line =
+                    move |out: &mut dyn Write, row: &Row<'_>| json_line(out, &event(&source, row));
+                Box::new(Lines { out, line })
+            }
             Self::Focus => Box::new(Focus::new(out, has_prices)?),
             #[cfg(feature = "parquet")]
             Self::Parquet => Box::new(super::parquet::ParquetWriter::new(out)?),
@@ -61,40 +69,31 @@ impl Format {
     }
 }
 
-struct Csv(Box<dyn Write + Send>);
-
-impl RowWriter for Csv {
-    fn write(&mut self, row: &Row<'_>) -> io::Result<()> {
-        let [entity, resource, limit] = [row.entity, row.resource, row.limit].map(quoted);
-        let Row { id, window, start, end, amount, unit, events, .. } = row;
-        let (cost, currency) =
-            (row.cost.as_deref().unwrap_or_default(), row.currency.unwrap_or_default());
-        write!(
-            self.0,
-            "{id},{entity},{resource},{limit},{window},{start},{end},{amount},{unit},{events},{cost},{currency}\r\n"
-        )
-    }
-
-    fn finish(mut self: Box<Self>) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-struct Jsonl(Box<dyn Write + Send>);
-
-impl RowWriter for Jsonl {
-    fn write(&mut self, row: &Row<'_>) -> io::Result<()> {
-        json_line(&mut self.0, row)
-    }
-
-    fn finish(mut self: Box<Self>) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-struct CloudEvents {
+/// Rows that a function writes, each as a line.
+struct Lines<F> {
     out: Box<dyn Write + Send>,
-    source: String,
+    line: F,
+}
+
+impl<F: Fn(&mut dyn Write, &Row<'_>) -> io::Result<()> + Send> RowWriter for Lines<F> {
+    fn write(&mut self, row: &Row<'_>) -> io::Result<()> {
+        (self.line)(&mut *self.out, row)
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn csv_line(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
+    let [entity, resource, limit] = [row.entity, row.resource, row.limit].map(quoted);
+    let Row { id, window, start, end, amount, unit, events, .. } = row;
+    let (cost, currency) =
+        (row.cost.as_deref().unwrap_or_default(), row.currency.unwrap_or_default());
+    write!(
+        out,
+        "{id},{entity},{resource},{limit},{window},{start},{end},{amount},{unit},{events},{cost},{currency}\r\n"
+    )
 }
 
 /// A CloudEvents 1.0 event. Receivers drop an event whose `source` and `id` they know.
@@ -111,23 +110,16 @@ struct Event<'a> {
     data: &'a Row<'a>,
 }
 
-impl RowWriter for CloudEvents {
-    fn write(&mut self, row: &Row<'_>) -> io::Result<()> {
-        let event = Event {
-            specversion: "1.0",
-            id: &row.id,
-            source: &self.source,
-            r#type: "sluicegate.usage.window",
-            subject: row.entity,
-            time: &row.start,
-            datacontenttype: "application/json",
-            data: row,
-        };
-        json_line(&mut self.out, &event)
-    }
-
-    fn finish(mut self: Box<Self>) -> io::Result<()> {
-        self.out.flush()
+fn event<'a>(source: &'a str, row: &'a Row<'_>) -> Event<'a> {
+    Event {
+        specversion: "1.0",
+        id: &row.id,
+        source,
+        r#type: "sluicegate.usage.window",
+        subject: row.entity,
+        time: &row.start,
+        datacontenttype: "application/json",
+        data: row,
     }
 }
 
