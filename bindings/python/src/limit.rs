@@ -172,10 +172,5 @@ pub(crate) fn time(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Option<Dura
 pub(crate) fn scope(entity: Option<&str>, resource: Option<&str>) -> PyResult<LimitsScope> {
     let entity = entity.map(EntityId::new).transpose().map_err(invalid)?;
     let resource = resource.map(Resource::new).transpose().map_err(invalid)?;
-    Ok(match (entity, resource) {
-        (Some(entity), Some(resource)) => LimitsScope::EntityResource(entity, resource),
-        (Some(entity), None) => LimitsScope::Entity(entity),
-        (None, Some(resource)) => LimitsScope::Resource(resource),
-        (None, None) => LimitsScope::System,
-    })
+    Ok(LimitsScope::of(entity, resource))
 }

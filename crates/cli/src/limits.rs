@@ -82,12 +82,7 @@ pub(crate) struct Level {
 
 impl Level {
     pub(crate) fn scope(&self) -> LimitsScope {
-        match (self.entity.clone(), self.resource.clone()) {
-            (Some(entity), Some(resource)) => LimitsScope::EntityResource(entity, resource),
-            (Some(entity), None) => LimitsScope::Entity(entity),
-            (None, Some(resource)) => LimitsScope::Resource(resource),
-            (None, None) => LimitsScope::System,
-        }
+        LimitsScope::of(self.entity.clone(), self.resource.clone())
     }
 }
 

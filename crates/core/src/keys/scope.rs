@@ -17,6 +17,17 @@ pub enum LimitsScope {
 }
 
 impl LimitsScope {
+    /// The scope of one entity or every one, on one resource or every one.
+    #[must_use]
+    pub fn of(entity: Option<EntityId>, resource: Option<Resource>) -> Self {
+        match (entity, resource) {
+            (Some(entity), Some(resource)) => Self::EntityResource(entity, resource),
+            (Some(entity), None) => Self::Entity(entity),
+            (None, Some(resource)) => Self::Resource(resource),
+            (None, None) => Self::System,
+        }
+    }
+
     /// The levels at which limits of a bucket may be stored, narrowest first.
     #[must_use]
     pub fn levels(bucket: &BucketId) -> [Self; 4] {

@@ -32,12 +32,7 @@ impl Level {
         let entity = self.entity.as_deref().map(EntityId::new).transpose().map_err(Problem::bad)?;
         let resource =
             self.resource.as_deref().map(Resource::new).transpose().map_err(Problem::bad)?;
-        Ok(match (entity, resource) {
-            (Some(entity), Some(resource)) => LimitsScope::EntityResource(entity, resource),
-            (Some(entity), None) => LimitsScope::Entity(entity),
-            (None, Some(resource)) => LimitsScope::Resource(resource),
-            (None, None) => LimitsScope::System,
-        })
+        Ok(LimitsScope::of(entity, resource))
     }
 }
 
