@@ -14,13 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use sluicegate::Limiter;
-use tokio::io::{AsyncRead, AsyncWrite, Interest};
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::config::Config;
 use crate::metrics::{self, UPKEEP};
@@ -160,7 +161,7 @@ impl Server {
             let connection = tokio::spawn(async move {
                 let served = tokio::select! {
                     begun = begin(stream, tls) => match begun {
-                        Ok(begun) => begun.serve(service, watcher).await,
+                        Ok(begun) => serve(begun, service, watcher).await,
                         Err(error) => Err(error),
                     },
                     // It has sent no request.
@@ -212,49 +213,31 @@ fn check_open(config: &Config, address: SocketAddr) -> Result<(), StartError> {
     Ok(())
 }
 
-/// A connection whose version of HTTP is known.
-enum Begun {
-    Plain(TcpStream, bool),
-    Encrypted(Box<TlsStream<TcpStream>>, bool),
-}
+/// A plain or an encrypted connection.
+type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// Waits for the first bytes of a connection: HTTP/1, or HTTP/2 if it begins so; with TLS, as the
-/// client chose.
-async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>) -> Result<Begun, BoxError> {
+/// Waits for the first bytes of a connection. True for HTTP/2: without TLS, if the connection begins
+/// so; with TLS, if the client chose it.
+async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>) -> Result<(Stream, bool), BoxError> {
     stream.set_nodelay(true)?;
     match tls {
         None => {
             let is_http2 = timeout(FIRST_BYTES, begins_as_http2(&stream)).await??;
-            Ok(Begun::Plain(stream, is_http2))
+            Ok((Either::Left(stream), is_http2))
         }
         Some(tls) => {
             let stream = timeout(FIRST_BYTES, tls.accept(stream)).await??;
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            Ok(Begun::Encrypted(Box::new(stream), is_http2))
+            Ok((Either::Right(Box::new(stream)), is_http2))
         }
     }
 }
 
-impl Begun {
-    async fn serve(self, service: Service, watcher: Watcher) -> Result<(), BoxError> {
-        match self {
-            Self::Plain(stream, is_http2) => serve_http(stream, is_http2, service, watcher).await,
-            Self::Encrypted(stream, is_http2) => {
-                serve_http(stream, is_http2, service, watcher).await
-            }
-        }
-    }
-}
-
-async fn serve_http<S>(
-    stream: S,
-    is_http2: bool,
+async fn serve(
+    (stream, is_http2): (Stream, bool),
     service: Service,
     watcher: Watcher,
-) -> Result<(), BoxError>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
+) -> Result<(), BoxError> {
     let io = TokioIo::new(stream);
     if is_http2 {
         service.activity.is_http2.store(true, Ordering::Relaxed);
