@@ -2,14 +2,12 @@
 //! outcome into the caller's result.
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{
-    BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRequest, StateOnLeave, WritePath,
-};
+use sluicegate_core::{BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRequest, WritePath};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::request_error::{error_at_deadline, in_doubt_if, setup_error};
-use super::table_call::{LeftUnresolved, Resolved};
+use super::table_call::Resolved;
 use crate::call::{CallContext, new_id};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
@@ -44,7 +42,7 @@ impl<T: Table> CompositeStore<T> {
             let resolved = lane.submit(self, &request, context.deadline, context.clock).await;
             let Resolved { outcome, cost, table_error } = match resolved {
                 Ok(resolved) => resolved,
-                Err(left) => return self.left_unresolved(targets, context, left),
+                Err(left) => return Err(error_at_deadline(left, context)),
             };
             context.cost += cost;
             match outcome {
@@ -107,24 +105,6 @@ impl<T: Table> CompositeStore<T> {
             }
         }
     }
-
-    fn left_unresolved(
-        &self,
-        targets: &[BucketRequest],
-        context: &mut CallContext<'_>,
-        LeftUnresolved { on_leave, table_error, is_silent, cost }: LeftUnresolved,
-    ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
-        context.cost += cost;
-        if let StateOnLeave::Done(done) = on_leave {
-            return Ok(granted(targets, done));
-        }
-        Err(error_at_deadline(
-            on_leave == StateOnLeave::InDoubt,
-            table_error.as_deref(),
-            is_silent,
-            context.cost.attempts,
-        ))
-    }
 }
 
 /// The parts and the path of a grant.
@@ -137,25 +117,16 @@ fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<W
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use sluicegate_core::Amounts;
 
     use super::*;
-    use crate::clock::SystemClock;
-    use crate::cost::Cost;
-    use crate::store::MemoryTable;
 
     /// An image showed an earlier attempt, and the caller left before the answer to the next call.
     #[test]
     fn grant_of_an_earlier_attempt_is_never_taken_for_one_of_held_tokens() {
-        let store = CompositeStore::with_table(MemoryTable::new());
-        let mut context = CallContext::new(&SystemClock, Duration::ZERO);
         let (path, images, leased, dropped) = (None, Vec::new(), Amounts::new(), Vec::new());
         let done = Done { path, images, leased, dropped, is_forced: false, attempts: 1 };
-        let (on_leave, cost) = (StateOnLeave::Done(done), Cost::default());
-        let left = LeftUnresolved { on_leave, cost, table_error: None, is_silent: false };
-        let (_, path) = store.left_unresolved(&[], &mut context, left).unwrap();
+        let (_, path) = granted(&[], done);
         assert_eq!(path, Some(WritePath::Unclaimed));
     }
 }

@@ -10,13 +10,12 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Amounts, BucketDemand, Done, Millitokens, Outcome, Purpose, QueueSettings, QueuedRequest,
-    StateOnLeave,
 };
 
 use super::composite_store::CompositeStore;
 use super::once::MarkedCalls;
 use super::request_error::{error_at_deadline, setup_error};
-use super::table_call::{Calls, LeftUnresolved, Resolved};
+use super::table_call::{Calls, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -66,20 +65,10 @@ impl<T: Table> CompositeStore<T> {
         };
         let mut corrected = match resolved {
             Ok(resolved) => self.corrected(correction, resolved, context),
-            Err(LeftUnresolved { on_leave: StateOnLeave::Done(done), cost, .. }) => {
-                context.cost += cost;
-                Ok(Self::done(done, context))
-            }
-            Err(LeftUnresolved { on_leave, table_error, is_silent, cost }) => {
-                context.cost += cost;
-                let is_in_doubt = on_leave == StateOnLeave::InDoubt;
-                let error = error_at_deadline(
-                    is_in_doubt,
-                    table_error.as_deref(),
-                    is_silent,
-                    context.cost.attempts,
-                );
-                Err(self.error_if_in_doubt(correction, is_in_doubt, error.into()))
+            Err(left) => {
+                let is_in_doubt = left.is_in_doubt;
+                let error = error_at_deadline(left, context).into();
+                Err(self.error_if_in_doubt(correction, is_in_doubt, error))
             }
         }?;
         corrected.adjusted.already_made = marked.as_ref().is_some_and(MarkedCalls::was_marked);
@@ -94,7 +83,16 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<Corrected, AdjustError> {
         context.cost += cost;
         match outcome {
-            Outcome::Done(done) => Ok(Self::done(done, context)),
+            Outcome::Done(Done { images, dropped, is_forced, .. }) => {
+                let adjusted = Adjusted {
+                    dropped,
+                    is_forced,
+                    write_units: context.cost.write_units,
+                    ..Adjusted::default()
+                };
+                let image = images.into_iter().next().flatten();
+                Ok(Corrected { adjusted, image, attempts: context.cost.attempts })
+            }
             // With a mark, a repetition finds the mark or makes the correction. Without a mark,
             // this is a debit, which a repetition takes twice at worst.
             Outcome::Ambiguous if correction.mark.is_some() || !gives_back(correction.amounts) => {
@@ -116,18 +114,6 @@ impl<T: Table> CompositeStore<T> {
             // Only acquires and leases have the other outcomes.
             _ => Err(AdjustError::Contended),
         }
-    }
-
-    fn done(done: Done, context: &CallContext<'_>) -> Corrected {
-        let Done { images, dropped, is_forced, .. } = done;
-        let image = images.into_iter().next().flatten();
-        let adjusted = Adjusted {
-            dropped,
-            is_forced,
-            write_units: context.cost.write_units,
-            ..Adjusted::default()
-        };
-        Corrected { adjusted, image, attempts: context.cost.attempts }
     }
 
     /// The error for the caller. If a correction without a mark may have given tokens back, or may

@@ -49,7 +49,7 @@ impl Lane {
                 Err(TryRecvError::Closed) => {
                     entered.must_leave = false;
                     return Err(LeftUnresolved {
-                        on_leave: StateOnLeave::InDoubt,
+                        is_in_doubt: true,
                         cost: Cost::default(),
                         // Reported as contention, not as an outage: the table may be all right.
                         table_error: Some(Arc::new(TableError::Conflict)),
@@ -89,7 +89,7 @@ impl Lane {
             return Ok(resolved);
         }
         let has_call_in_flight = self.lock().queue.has_call_in_flight();
-        let (on_leave, cost) = match entered.leave() {
+        let (is_in_doubt, cost) = match entered.leave() {
             Ok(resolved) => return Ok(resolved),
             Err(left) => left,
         };
@@ -102,7 +102,7 @@ impl Lane {
             !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
         };
         let table_error = state.table_error.clone().filter(is_news);
-        Err(LeftUnresolved { on_leave, cost, table_error, is_silent })
+        Err(LeftUnresolved { is_in_doubt, cost, table_error, is_silent })
     }
 }
 
@@ -118,19 +118,25 @@ impl LeaveOnDrop<'_> {
     /// Gives the request up: its time is over.
     ///
     /// # Errors
-    /// The state of the request, if it was not resolved just before.
-    fn leave(&mut self) -> Result<Resolved, (StateOnLeave, Cost)> {
+    /// If the request has no outcome: true if it may have taken effect, or may still, and its cost.
+    fn leave(&mut self) -> Result<Resolved, (bool, Cost)> {
         self.must_leave = false;
         let mut state = self.lane.lock();
         match self.receiver.try_recv() {
             Ok(resolved) => return Ok(resolved),
             // The same request has entered again: its place is the new caller's.
-            Err(TryRecvError::Closed) => return Err((StateOnLeave::InDoubt, Cost::default())),
+            Err(TryRecvError::Closed) => return Err((true, Cost::default())),
             Err(TryRecvError::Empty) => {}
         }
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
         Lane::drop_call_for_nobody(&mut state);
-        Err((on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default()))
+        let cost = waiter.map(|waiter| waiter.cost).unwrap_or_default();
+        match on_leave {
+            StateOnLeave::Done(done) => {
+                Ok(Resolved { outcome: Outcome::Done(done), cost, table_error: None })
+            }
+            on_leave => Err((on_leave == StateOnLeave::InDoubt, cost)),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::lane::Lane;
 use super::request_error::{error_at_deadline, setup_error};
-use super::table_call::{LeftUnresolved, Resolved};
+use super::table_call::Resolved;
 use super::targets::Lookup;
 use crate::call::CallContext;
 use crate::clock::Clock;
@@ -191,33 +191,11 @@ impl<T: Table> CompositeStore<T> {
                 started_at: context.started_at,
                 may_reread_limits,
             };
-            let resolved = match lane.submit(self, &request, context.deadline, context.clock).await
-            {
+            let resolved = lane.submit(self, &request, context.deadline, context.clock).await;
+            let Resolved { outcome, cost, table_error } = match resolved {
                 Ok(resolved) => resolved,
-                Err(LeftUnresolved {
-                    on_leave: sluicegate_core::StateOnLeave::Done(done),
-                    cost,
-                    ..
-                }) => {
-                    context.cost += cost;
-                    return Ok(done);
-                }
-                Err(LeftUnresolved { on_leave, table_error, is_silent, cost }) => {
-                    context.cost += cost;
-                    let is_in_doubt = on_leave == sluicegate_core::StateOnLeave::InDoubt;
-                    let table_error = table_error.as_deref();
-                    return Err((
-                        error_at_deadline(
-                            is_in_doubt,
-                            table_error,
-                            is_silent,
-                            context.cost.attempts,
-                        ),
-                        false,
-                    ));
-                }
+                Err(left) => return Err((error_at_deadline(left, context), false)),
             };
-            let Resolved { outcome, cost, table_error } = resolved;
             context.cost += cost;
             let error: AcquireError = match outcome {
                 Outcome::Done(done) => return Ok(done),

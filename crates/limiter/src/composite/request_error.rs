@@ -7,20 +7,21 @@
 //!   `Contended` cannot tell if tokens were taken.
 //! * any other `Unavailable`: an outage.
 
+use super::table_call::LeftUnresolved;
+use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
 /// The error of a request that has no more time: `Contended`, alone or inside `Unavailable`, or an
-/// outage.
+/// outage. Adds the cost to that of the call.
 pub(super) fn error_at_deadline(
-    is_in_doubt: bool,
-    table_error: Option<&TableError>,
-    is_silent: bool,
-    attempts: u32,
+    LeftUnresolved { is_in_doubt, cost, table_error, is_silent }: LeftUnresolved,
+    context: &mut CallContext<'_>,
 ) -> AcquireError {
-    let contended = AcquireError::Contended { attempts };
-    match table_error {
+    context.cost += cost;
+    let contended = AcquireError::Contended { attempts: context.cost.attempts };
+    match table_error.as_deref() {
         Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(copy_of(cause)),
         Some(_) => in_doubt_if(is_in_doubt, contended),
         None if is_silent || is_in_doubt => {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use sluicegate_core::{Answer, BucketId, Counts, Outcome, StateOnLeave, Write};
+use sluicegate_core::{Answer, BucketId, Counts, Outcome, Write};
 
 use crate::cost::Cost;
 use crate::table::TableError;
@@ -61,7 +61,8 @@ pub(super) struct Resolved {
 
 /// The state of a request that was not resolved in time.
 pub(super) struct LeftUnresolved {
-    pub(super) on_leave: StateOnLeave,
+    /// True if the request may have taken effect, or may still.
+    pub(super) is_in_doubt: bool,
     pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,
     /// True if a call was in flight when the time was over, and the table has answered no call
