@@ -101,21 +101,13 @@ pub struct LeaseRequest<'a> {
     pub wanted: &'a BTreeMap<LimitName, LeaseRange>,
     /// The amounts to give back; none is negative.
     pub returned: &'a Amounts,
-    /// The amounts that move the counters of consumption.
-    pub counting: Counting<'a>,
+    /// The amounts that move the counters of consumption. `None`: the leased amounts less those
+    /// given back.
+    pub counted: Option<&'a Amounts>,
     /// The caller's last write on the bucket that was answered, if it knows.
     pub last: Option<&'a RequestId>,
     /// The most time that the whole call may take.
     pub deadline: Duration,
-}
-
-/// The amounts that move the counters of consumption.
-#[derive(Debug, Clone, Copy)]
-pub enum Counting<'a> {
-    /// The leased amounts less those given back.
-    Leased,
-    /// These amounts.
-    Used(&'a Amounts),
 }
 
 /// A write that was done, or that was not needed.

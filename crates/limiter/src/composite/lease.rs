@@ -24,9 +24,7 @@ use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
-use crate::leasing_store::{
-    Counting, LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest,
-};
+use crate::leasing_store::{LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
 use crate::table::Table;
 
@@ -247,9 +245,9 @@ impl<T: Table> CompositeStore<T> {
 }
 
 fn terms(lease: &LeaseRequest<'_>) -> LeaseTerms {
-    let counted = match lease.counting {
-        Counting::Leased => None,
-        Counting::Used(used) => Some(used.clone()),
-    };
-    LeaseTerms { wanted: lease.wanted.clone(), returned: lease.returned.clone(), counted }
+    LeaseTerms {
+        wanted: lease.wanted.clone(),
+        returned: lease.returned.clone(),
+        counted: lease.counted.cloned(),
+    }
 }

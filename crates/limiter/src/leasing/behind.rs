@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::guard::MaybeOutage as _;
-use crate::leasing_store::{Counting, LeaseError, LeaseOutcome, LeaseRequest};
+use crate::leasing_store::{LeaseError, LeaseOutcome, LeaseRequest};
 use crate::store::Correction;
 
 /// A commit starts when a twenty-fifth of the threshold is left. Callers take from this part while the
@@ -103,7 +103,7 @@ impl Leaser {
             configuration: &configuration,
             wanted: &wanted,
             returned: &Amounts::new(),
-            counting: Counting::Leased,
+            counted: None,
             last: None,
             deadline: Duration::ZERO,
         };
@@ -267,7 +267,7 @@ impl Leaser {
             configuration: &configuration,
             wanted: &BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]),
             returned: &Amounts::from([(limit.clone(), least)]),
-            counting: Counting::Used(Amounts::EMPTY),
+            counted: Some(Amounts::EMPTY),
             last: None,
             deadline,
         };

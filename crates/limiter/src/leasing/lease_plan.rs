@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use sluicegate_core::{Amounts, LeaseRange, LimitName};
 
 use super::times::Times;
-use crate::leasing_store::Counting;
 
 /// The amounts that a write leases and settles.
 #[derive(Debug, Clone, Default)]
@@ -27,11 +26,4 @@ pub(super) struct Withdrawn {
     pub(super) milli: u64,
     /// The time until which they may be handed out, epoch milliseconds.
     pub(super) until_ms: i64,
-}
-
-impl LeasePlan {
-    pub(super) fn is_worth_a_write(&self, counting: Counting<'_>) -> bool {
-        let counts = matches!(counting, Counting::Used(used) if !used.is_empty());
-        !self.wanted.is_empty() || !self.returned.is_empty() || counts
-    }
 }

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::leasing_store::{Counting, LeaseRequest};
+use crate::leasing_store::LeaseRequest;
 use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Grant, Request, Store};
 
 /// The largest refund to a pool, in millitokens; larger ones go to the store.
@@ -136,7 +136,7 @@ impl Leased {
             configuration: &part.grant.configuration,
             wanted: &wanted,
             returned: Amounts::EMPTY,
-            counting: Counting::Leased,
+            counted: None,
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };

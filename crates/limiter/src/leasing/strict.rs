@@ -14,7 +14,7 @@ use super::leaser::{Leaser, WriteKind};
 use super::settings::Accounting;
 use crate::cost::Cost;
 use crate::error::AcquireError;
-use crate::leasing_store::{Counting, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
+use crate::leasing_store::{LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 
 /// The state of a write when it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +73,9 @@ impl Leaser {
             self.meter.count(ledger.count_takes(&bucket.atomic, times.now));
             (plan, ledger.configuration.clone(), ledger.last_answered_id(), unreported_for)
         };
-        let counting = counting(accounting, &plan);
-        if !plan.is_worth_a_write(counting) {
+        let counted = (accounting == Accounting::AtSettle).then_some(&plan.used);
+        let has_lease = !plan.wanted.is_empty() || !plan.returned.is_empty();
+        if !has_lease && counted.is_none_or(|used| used.is_empty()) {
             bucket.undo(&mut turn.ledger(), &plan, times);
             return (Ok(spent), false);
         }
@@ -86,7 +87,7 @@ impl Leaser {
             configuration: &configuration,
             wanted: &plan.wanted,
             returned: &plan.returned,
-            counting,
+            counted,
             last: last_answered_id.as_ref(),
             deadline: until.saturating_duration_since(Instant::now()),
         };
@@ -136,7 +137,7 @@ impl Leaser {
             configuration: &configuration,
             wanted: if kind == WriteKind::Renew { &plan.wanted } else { &nothing },
             returned: &returned,
-            counting: counting(accounting, &plan),
+            counted: (accounting == Accounting::AtSettle).then_some(&plan.used),
             // The lost write names it.
             last: None,
             deadline,
@@ -204,13 +205,6 @@ impl Leaser {
     pub(super) fn spent(&self, outcome: LeaseOutcome) -> Cost {
         self.meter.wrote(outcome.cost.attempts);
         outcome.cost
-    }
-}
-
-fn counting(accounting: Accounting, plan: &LeasePlan) -> Counting<'_> {
-    match accounting {
-        Accounting::AtLease => Counting::Leased,
-        Accounting::AtSettle => Counting::Used(&plan.used),
     }
 }
 

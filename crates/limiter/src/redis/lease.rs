@@ -22,9 +22,7 @@ use super::value::id_text;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
-use crate::leasing_store::{
-    Counting, LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest,
-};
+use crate::leasing_store::{LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
 use crate::table::TableError;
 
@@ -220,10 +218,7 @@ impl RedisStore {
         });
         let before: Vec<_> = write.remembered.iter().map(id_text).collect();
         call.arg(before.join(" "));
-        call.arg(match lease.counting {
-            Counting::Leased => "",
-            Counting::Used(_) => USED,
-        });
+        call.arg(if lease.counted.is_some() { USED } else { "" });
         call
     }
 
@@ -320,11 +315,8 @@ enum LeaseReply {
 impl LeaseRequest<'_> {
     /// Every limit that the request names, and the least that is wanted of it.
     fn named(&self) -> Amounts {
-        let used = match self.counting {
-            Counting::Leased => None,
-            Counting::Used(used) => Some(used),
-        };
-        let others = self.returned.keys().chain(used.into_iter().flat_map(|used| used.keys()));
+        let counted = self.counted.into_iter().flat_map(|counted| counted.keys());
+        let others = self.returned.keys().chain(counted);
         let mut named: Amounts = others.map(|limit| (limit.clone(), Millitokens::ZERO)).collect();
         named.extend(self.wanted.iter().map(|(limit, want)| (limit.clone(), want.least)));
         named
@@ -335,9 +327,7 @@ impl LeaseRequest<'_> {
         check_amounts(named)?;
         check_amounts(&most)?;
         check_amounts(self.returned)?;
-        if let Counting::Used(used) = self.counting {
-            check_amounts(used)?;
-        }
+        self.counted.map_or(Ok(()), check_amounts)?;
         check_rules(&self.configuration.explicit)?;
         Ok(())
     }
@@ -347,11 +337,8 @@ impl LeaseRequest<'_> {
         target.packed_request(sent, named, |limit| {
             let want = self.wanted.get(limit);
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
-            let used = match self.counting {
-                Counting::Leased => 0,
-                Counting::Used(used) => used.of(limit).get(),
-            };
-            [least, most.max(least), self.returned.of(limit).get(), used]
+            let counted = self.counted.map_or(0, |counted| counted.of(limit).get());
+            [least, most.max(least), self.returned.of(limit).get(), counted]
         })
     }
 }

@@ -50,10 +50,6 @@ impl Said {
     fn returns(self, amount: i64) -> Self {
         Self { returned: [(name(0), milli(amount))].into(), ..self }
     }
-
-    fn counting(&self) -> Counting<'_> {
-        self.used.as_ref().map_or(Counting::Leased, Counting::Used)
-    }
 }
 
 impl Leasing {
@@ -80,7 +76,7 @@ impl Leasing {
             configuration: &self.configuration,
             wanted: &said.wanted,
             returned: &said.returned,
-            counting: said.counting(),
+            counted: said.used.as_ref(),
             last: None,
             deadline: DEADLINE,
         }

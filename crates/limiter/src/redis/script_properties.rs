@@ -22,7 +22,7 @@ use super::reply::Reply;
 use super::script::{ACQUIRE, ADJUST, Script, WHOLE_ACQUIRE, WHOLE_ADJUST};
 use super::script_bucket::SentAt;
 use crate::clock::{Clock as _, TestClock};
-use crate::leasing_store::{Counting, LeaseCalls as _, LeaseInDoubt, LeaseRequest};
+use crate::leasing_store::{LeaseCalls as _, LeaseInDoubt, LeaseRequest};
 use crate::store::{Cascade, Request};
 
 const CASES: u32 = 160;
@@ -240,7 +240,7 @@ impl<'a> Compared<'a> {
                 configuration: &Configuration::explicit(self.rules()),
                 wanted: &wanted,
                 returned: &returned,
-                counting: Counting::Leased,
+                counted: None,
                 last: None,
                 deadline: DEADLINE,
             };
