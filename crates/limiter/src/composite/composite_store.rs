@@ -10,13 +10,13 @@ use sluicegate_core::{BucketId, CompositeBucket, Known, QueueSettings, evaluate}
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
-use super::known_buckets::KnownBuckets;
+use super::known_buckets::{Entry, KnownBuckets};
 use super::lane::Lane;
 use crate::call::CallContext;
 use crate::counters::Counters;
 use crate::error::{AcquireError, LimitStatus};
 use crate::store_error::SetupError;
-use crate::table::{Consistency, Table, TableError};
+use crate::table::{Consistency, ReadItems, Table};
 
 use super::settings::{Certainty, StoreSettings};
 
@@ -34,17 +34,42 @@ pub struct CompositeStore<T> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// Reads a bucket's current image.
+    /// Reads these items, again and again while that can help.
+    pub(super) async fn read(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+        context: &mut CallContext<'_>,
+    ) -> Result<ReadItems, AcquireError> {
+        loop {
+            match context.in_time(self.table.read(keys, consistency)).await {
+                Ok(found) => {
+                    context.spend_reads(found.read_units);
+                    return Ok(found);
+                }
+                Err(table_error) => {
+                    if !context.wait_out(table_error).await {
+                        return Err(context.given_up());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a bucket's current image by a strongly consistent read, and remembers it.
     pub(super) async fn read_image(
         &self,
         bucket: &BucketId,
+        entry: &Entry,
         context: &mut CallContext<'_>,
-    ) -> Result<Option<Arc<CompositeBucket>>, TableError> {
+    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
         let BucketId { entity, resource } = bucket.clone();
         let keys = [ItemKey::Bucket(entity, resource)];
-        let found = context.in_time(self.table.read(&keys, Consistency::Strong)).await?;
-        context.spend_reads(found.read_units);
-        Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
+        let found = self.read(&keys, Consistency::Strong, context).await?;
+        let image = image(bucket, found.items.first().and_then(Option::as_ref))?;
+        let (as_of, is_authoritative) = (context.now(), true);
+        entry.learn_if_newer(Known { image: image.clone(), as_of, is_authoritative });
+        Ok(image)
     }
 
     /// Reads the status of all limits of these buckets, by strongly consistent reads.
@@ -55,24 +80,15 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut limits = Vec::new();
         for target in targets {
-            let image = loop {
-                match self.read_image(&target.bucket, context).await {
-                    Ok(image) => break image,
-                    Err(table_error) => {
-                        if !context.wait_out(table_error).await {
-                            return Err(context.given_up());
-                        }
-                    }
-                }
-            };
-            let now = context.now();
-            target.entry.learn_if_newer(Known {
-                image: image.clone(),
-                as_of: now,
-                is_authoritative: true,
-            });
-            let (image, configuration) = (image.as_deref(), &target.configuration);
-            limits.extend(evaluate(&target.bucket, image, &target.amounts, configuration, now));
+            let BucketRequest { bucket, amounts, configuration, entry } = target;
+            let image = self.read_image(bucket, entry, context).await?;
+            limits.extend(evaluate(
+                bucket,
+                image.as_deref(),
+                amounts,
+                configuration,
+                context.now(),
+            ));
         }
         Ok(limits)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    Acquire, Amounts, BucketDemand, BucketId, CompositeBucket, Configuration, Known, LIMITS_MAX,
+    Acquire, Amounts, BucketDemand, BucketId, CompositeBucket, Configuration, LIMITS_MAX,
     LeaseTerms, Outcome, Purpose, QueuedRequest, RefillHint, evaluate, reconfigure,
 };
 
@@ -135,24 +135,8 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     return Err(AcquireError::refused(asked));
                 }
             }
-            loop {
-                match self.read_image(lease.bucket, &mut context).await {
-                    Ok(image) => {
-                        let (as_of, is_authoritative) = (context.now(), true);
-                        entry.learn_if_newer(Known {
-                            image: image.clone(),
-                            as_of,
-                            is_authoritative,
-                        });
-                        return Ok((image, context.cost.read_units));
-                    }
-                    Err(table_error) => {
-                        if !context.wait_out(table_error).await {
-                            return Err(context.given_up());
-                        }
-                    }
-                }
-            }
+            let image = self.read_image(lease.bucket, &entry, &mut context).await?;
+            Ok((image, context.cost.read_units))
         }
         .boxed()
     }

@@ -163,17 +163,7 @@ impl<T: Table> CompositeStore<T> {
         if entry.known().is_none_or(|known| known.image.is_none()) {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
-        let found = loop {
-            match context.in_time(self.table.read(&keys, consistency)).await {
-                Ok(found) => break found,
-                Err(table_error) => {
-                    if !context.wait_out(table_error).await {
-                        return Err(context.given_up());
-                    }
-                }
-            }
-        };
-        context.spend_reads(found.read_units);
+        let found = self.read(&keys, consistency, context).await?;
         let now = context.now();
         let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
