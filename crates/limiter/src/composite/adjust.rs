@@ -30,8 +30,7 @@ impl<T: Table> CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
         let context = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
-        let (entry, settings) =
-            (self.known_buckets.entry(correction.bucket), self.queue_settings());
+        let (entry, settings) = (self.entry(correction.bucket), self.queue_settings());
         let marked = correction.mark.map(|mark| MarkedCalls::new(self, mark.clone()));
         let (lane, calls): (_, &dyn Calls) = match &marked {
             None => (entry.lane(correction.bucket, settings), self),

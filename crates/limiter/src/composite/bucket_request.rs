@@ -18,7 +18,7 @@ pub(super) struct BucketRequest {
 impl BucketRequest {
     /// The newest image of the item.
     pub(super) fn image(&self) -> Option<Arc<CompositeBucket>> {
-        self.entry.known()?.image
+        self.entry.newest.known()?.image
     }
 
     /// The request as a part of a grant, with the newest known image.

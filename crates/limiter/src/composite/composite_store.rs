@@ -1,16 +1,18 @@
 //! The state of a store of composite buckets, its reads, and the lane of a request.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 #[cfg(feature = "leasing")]
 use std::sync::atomic::AtomicU64;
 
+use quick_cache::sync::Cache;
 use serde_dynamo::Item;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, Known, QueueSettings, evaluate};
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
-use super::known_buckets::{Entry, KnownBuckets};
+use super::known_buckets::Entry;
 use super::lane::Lane;
 use crate::call::CallContext;
 use crate::counters::Counters;
@@ -25,7 +27,7 @@ use super::settings::{Certainty, StoreSettings};
 pub struct CompositeStore<T> {
     pub(super) table: Arc<T>,
     pub(super) settings: StoreSettings,
-    pub(super) known_buckets: KnownBuckets,
+    pub(super) known_buckets: Cache<BucketId, Arc<Entry>>,
     pub(super) directory: Directory,
     /// How often this process changed stored limits or parents.
     #[cfg(feature = "leasing")]
@@ -68,7 +70,7 @@ impl<T: Table> CompositeStore<T> {
         let found = self.read(&keys, Consistency::Strong, context).await?;
         let image = image(bucket, found.items.first().and_then(Option::as_ref))?;
         let (as_of, is_authoritative) = (context.now(), true);
-        entry.learn_if_newer(Known { image: image.clone(), as_of, is_authoritative });
+        entry.newest.learn_if_newer(Known { image: image.clone(), as_of, is_authoritative });
         Ok(image)
     }
 
@@ -91,6 +93,13 @@ impl<T: Table> CompositeStore<T> {
             ));
         }
         Ok(limits)
+    }
+
+    /// What this process knows of a bucket.
+    pub(super) fn entry(&self, bucket: &BucketId) -> Arc<Entry> {
+        let new = || Ok::<_, Infallible>(Arc::default());
+        let Ok(entry) = self.known_buckets.get_or_insert_with(bucket, new);
+        entry
     }
 
     /// The lane of the requests on these buckets.
@@ -122,7 +131,7 @@ impl<T: Table> CompositeStore<T> {
     /// A store on this table, with these settings.
     #[must_use]
     pub fn with_settings(table: T, settings: StoreSettings) -> Self {
-        let known_buckets = KnownBuckets::new(settings.buckets_max);
+        let known_buckets = Cache::new(settings.buckets_max);
         let (directory, counters) = (Directory::default(), Counters::default());
         let table = Arc::new(table);
         Self {

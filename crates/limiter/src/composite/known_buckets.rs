@@ -4,44 +4,23 @@
 //! So an image may be old or derived, and it may be evicted at any time. A refusal needs more: an
 //! authoritative image that is recent, or that answers a call sent after the request entered.
 
-use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use quick_cache::sync::Cache;
-use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, QueueSettings};
+use sluicegate_core::{BucketId, Configuration, EpochMillis, QueueSettings};
 
 use super::directory::Changes;
 use super::lane::Lane;
 use super::newest_image::NewestImage;
-
 use crate::lock::lock;
 
 /// The most lanes of one child with its parents: requests may name any number of parents.
 const PARENTS_MAX: usize = 16;
 
-/// All buckets that this process knows.
-#[derive(Debug)]
-pub(super) struct KnownBuckets {
-    entries: Cache<BucketId, Arc<Entry>>,
-}
-
-impl KnownBuckets {
-    pub(super) fn new(most: usize) -> Self {
-        Self { entries: Cache::new(most) }
-    }
-
-    pub(super) fn entry(&self, bucket: &BucketId) -> Arc<Entry> {
-        let Ok(entry) =
-            self.entries.get_or_insert_with(bucket, || Ok::<_, Infallible>(Arc::default()));
-        entry
-    }
-}
-
-/// One bucket.
+/// One bucket that this process knows.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    known: Arc<NewestImage>,
+    pub(super) newest: Arc<NewestImage>,
     state: Mutex<EntryState>,
     lane: OnceLock<Arc<Lane>>,
 }
@@ -72,27 +51,15 @@ pub(super) struct MadeFrom {
 }
 
 impl Entry {
-    fn lock(&self) -> std::sync::MutexGuard<'_, EntryState> {
-        lock(&self.state)
-    }
-
-    pub(super) fn known(&self) -> Option<Known> {
-        self.known.known()
-    }
-
-    pub(super) fn learn_if_newer(&self, new: Known) {
-        self.known.learn_if_newer(new);
-    }
-
     /// The lane of the requests on this bucket alone.
     pub(super) fn lane(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
-        let new = || Lane::new(vec![bucket.clone()], vec![self.known.clone()], settings);
-        self.lane.get_or_init(|| Arc::new(new())).clone()
+        let new = || Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings);
+        self.lane.get_or_init(new).clone()
     }
 
     /// A new lane for a single request on this bucket; other requests do not share its writes.
     pub(super) fn lane_of_its_own(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
-        Arc::new(Lane::new(vec![bucket.clone()], vec![self.known.clone()], settings))
+        Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings)
     }
 
     /// The lane of the requests on this bucket and its parent's.
@@ -102,13 +69,12 @@ impl Entry {
         (parent, entry): (&BucketId, &Self),
         settings: QueueSettings,
     ) -> Arc<Lane> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let Some((_, lane)) = state.cascades.iter().find(|(of, _)| of == parent) {
             return lane.clone();
         }
         let buckets = vec![bucket.clone(), parent.clone()];
-        let lane = Lane::new(buckets, vec![self.known.clone(), entry.known.clone()], settings);
-        let lane = Arc::new(lane);
+        let lane = Lane::new(buckets, vec![self.newest.clone(), entry.newest.clone()], settings);
         if state.cascades.len() == PARENTS_MAX {
             state.cascades.remove(0);
         }
@@ -117,10 +83,10 @@ impl Entry {
     }
 
     pub(super) fn configuration(&self) -> Option<KnownConfiguration> {
-        self.lock().configuration.clone()
+        lock(&self.state).configuration.clone()
     }
 
     pub(super) fn set_configuration(&self, known: KnownConfiguration) {
-        self.lock().configuration = Some(known);
+        lock(&self.state).configuration = Some(known);
     }
 }

@@ -86,7 +86,7 @@ impl Lane {
         buckets: Vec<BucketId>,
         images: Vec<Arc<NewestImage>>,
         settings: QueueSettings,
-    ) -> Self {
+    ) -> Arc<Self> {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
             last_write: None,
@@ -100,7 +100,8 @@ impl Lane {
             last_event_at: EpochMillis::MIN,
             had_several_waiters: false,
         };
-        Self { buckets, images, state: Mutex::new(state), leader_stopped: Notify::new() }
+        let (state, leader_stopped) = (Mutex::new(state), Notify::new());
+        Arc::new(Self { buckets, images, state, leader_stopped })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {

@@ -76,7 +76,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             // the lane.
             let lane = in_doubt.and_then(|in_doubt| in_doubt.lane);
             let lane = lane.unwrap_or_else(|| {
-                self.known_buckets.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
+                self.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
             });
             let result = self.lease_from(&lane, lease, &mut context).await;
             let CallContext { id, cost, .. } = context;
@@ -110,10 +110,11 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
             let mut context = CallContext::new(clock, lease.deadline);
-            let entry = self.known_buckets.entry(lease.bucket);
+            let entry = self.entry(lease.bucket);
             let (now, refusal_age_max_ms) =
                 (context.now(), self.queue_settings().refusal_age_max_ms);
             if let Some(known) = entry
+                .newest
                 .known()
                 .filter(|known| known.is_recent_enough_to_refuse(now, refusal_age_max_ms))
             {
@@ -184,8 +185,8 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Refused(limits) => AcquireError::refused(limits.concat()),
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
-                    let entry = self.known_buckets.entry(bucket);
-                    if let Some(image) = entry.known().and_then(|known| known.image) {
+                    let entry = self.entry(bucket);
+                    if let Some(image) = entry.newest.known().and_then(|known| known.image) {
                         let newer = self.newer_configuration(
                             bucket,
                             &entry,
@@ -200,7 +201,7 @@ impl<T: Table> CompositeStore<T> {
                 // As for an acquire. The id stays, as a lost lease may have it.
                 Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
-                    let (bucket, entry) = (bucket.clone(), self.known_buckets.entry(bucket));
+                    let (bucket, entry) = (bucket.clone(), self.entry(bucket));
                     let amounts = terms.least();
                     let mut target = BucketRequest { bucket, amounts, configuration, entry };
                     let read = self.read_limits_again(&mut target, context).boxed().await;

@@ -92,7 +92,7 @@ impl<T: Table> CompositeStore<T> {
         context: &mut CallContext<'_>,
     ) -> Result<(BucketRequest, Option<Arc<EntityRecord>>), AcquireError> {
         let bucket = wanted.bucket.clone();
-        let entry = self.known_buckets.entry(&bucket);
+        let entry = self.entry(&bucket);
         let now = context.now();
         let mut missing = Vec::new();
         let mut record = None;
@@ -160,7 +160,7 @@ impl<T: Table> CompositeStore<T> {
             return Err(context.given_up());
         }
         // If the bucket did not exist, another process may have made it since.
-        if entry.known().is_none_or(|known| known.image.is_none()) {
+        if entry.newest.known().is_none_or(|known| known.image.is_none()) {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
         let found = self.read(&keys, consistency, context).await?;
@@ -170,7 +170,7 @@ impl<T: Table> CompositeStore<T> {
             if matches!(key, ItemKey::Bucket(..)) {
                 let image = image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
-                entry.learn_if_newer(Known { image, as_of: now, is_authoritative });
+                entry.newest.learn_if_newer(Known { image, as_of: now, is_authoritative });
             } else {
                 learned.extend(self.directory.learn(key, item.as_ref(), consistency, now)?);
             }
