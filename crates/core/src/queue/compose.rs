@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bucket::QueueBucket;
 use super::draft::{BucketDraft, Draft, Ids};
 use super::member::Member;
-use super::place::Placement;
+use super::place::{Placement, item_follows};
 use super::request::{Action, Purpose, Write};
 use super::settings::BUCKETS_MAX;
 use super::state::{Flight, SharedWrite, Upkeep, WriteQueue};
@@ -28,12 +28,13 @@ impl<W> WriteQueue<W> {
         // In two cases the draft cannot be written again. (1) It both corrects and takes for
         // acquires, and an item got other limits meanwhile (see `item_follows`). (2) An item was
         // deleted, and the draft has no limits to make it anew.
-        let lacks_limits = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
-            bucket.image().is_none() && drafted.configuration.is_none()
+        let mixes = shared.draft.acquires && shared.draft.corrects;
+        let is_impossible = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
+            drafted.configuration.as_ref().map_or(bucket.image().is_none(), |configuration| {
+                mixes && !item_follows(bucket, configuration, &drafted.floors)
+            })
         };
-        if shared.draft.corrects_and_acquires() && !self.items_have_limits_of(&shared.draft)
-            || self.buckets.iter().zip(&shared.draft.buckets).any(lacks_limits)
-        {
+        if self.buckets.iter().zip(&shared.draft.buckets).any(is_impossible) {
             self.give_up_write();
             return None;
         }

@@ -48,13 +48,6 @@ pub(super) struct Draft {
     pub(super) is_forced: bool,
 }
 
-impl Draft {
-    /// True if it corrects and takes for acquires in one write.
-    pub(super) const fn corrects_and_acquires(&self) -> bool {
-        self.acquires && self.corrects
-    }
-}
-
 /// The ids of a write.
 pub(super) struct Ids<'a> {
     pub(super) id: &'a RequestId,

@@ -172,16 +172,6 @@ impl<W> WriteQueue<W> {
         draft.is_forced |= is_forced;
         Placement::In
     }
-
-    /// True if the items still follow the limits of a draft that corrects and takes.
-    pub(super) fn items_have_limits_of(&self, draft: &Draft) -> bool {
-        self.buckets.iter().zip(&draft.buckets).all(|(bucket, drafted)| {
-            drafted
-                .configuration
-                .as_ref()
-                .is_none_or(|configuration| item_follows(bucket, configuration, &drafted.floors))
-        })
-    }
 }
 
 /// True if requests with these limits can go in one write.
