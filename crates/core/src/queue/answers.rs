@@ -6,7 +6,7 @@ use super::bucket::Known;
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_BEFORE_PAUSE, OUTRUNS_BEFORE_PAUSE};
-use super::state::{Ended, ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
+use super::state::{ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
 use super::unacked::image_cannot_tell;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
@@ -202,7 +202,7 @@ impl<W> WriteQueue<W> {
         now: EpochMillis,
     ) {
         let any_corrects_upwards = shared.members.iter().any(|member| member.corrects_upwards());
-        self.counts.forced += u32::from(shared.is_forced && any_corrects_upwards);
+        self.counts.forced += u32::from(shared.draft.is_forced && any_corrects_upwards);
         // A claim also sets the expiry, late enough for all that it takes. After another write
         // whose image is only derived, a read must show if the item expires too early.
         let is_authoritative =
@@ -213,19 +213,13 @@ impl<W> WriteQueue<W> {
             && (must_look || self.buckets[0].image().is_some_and(expires_too_early));
         let mut must_extend = Vec::new();
         for mut member in shared.members {
-            let done = member.done(path, self.images(), shared.is_forced);
-            match (member.waiter.take(), member.request.purpose.clone()) {
-                (Some(waiter), _) if may_expire_early && member.corrects_upwards() => {
+            let done = member.done(path, self.images(), shared.draft.is_forced);
+            match member.waiter.take() {
+                Some(waiter) if may_expire_early && member.corrects_upwards() => {
                     must_extend.push((member.request.id, waiter, done));
                 }
-                (Some(waiter), _) => self.resolved.push((waiter, Outcome::Done(done))),
-                (None, Purpose::Acquire) => {
-                    self.give_back(member.request.id, member.request.buckets)
-                }
-                (None, Purpose::Correct | Purpose::Lease(_)) => {
-                    self.note_ended_without_caller(member.request.id, Ended::Done(member.leased));
-                }
-                (None, Purpose::GiveBack) => {}
+                Some(waiter) => self.resolved.push((waiter, Outcome::Done(done))),
+                None => self.done_unseen(member.request, done),
             }
         }
         if may_expire_early {
@@ -270,24 +264,21 @@ impl<W> WriteQueue<W> {
     fn fail_write(&mut self) {
         let Some(shared) = self.shared.take() else { return };
         self.make_unacked_if_in_doubt(&shared);
-        let (back, failed): (Vec<_>, Vec<_>) = shared
-            .members
-            .into_iter()
-            .partition(|member| member.request.purpose == Purpose::GiveBack);
-        self.requeue(back);
-        for member in failed {
-            // This write or an earlier one may have taken effect.
-            let is_in_doubt = self.is_unacked(&member.request.id);
-            self.resolve(member, Outcome::Failed { is_in_doubt });
-        }
+        self.fail(shared.members);
     }
 
     fn fail_waiting(&mut self) {
-        for member in std::mem::take(&mut self.waiting) {
-            if member.request.purpose == Purpose::GiveBack {
-                self.waiting.push(member);
-                continue;
-            }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.fail(waiting);
+    }
+
+    /// Ends these requests as failed, but requests that give back wait again.
+    fn fail(&mut self, members: Vec<Member<W>>) {
+        let gives_back = |member: &Member<W>| member.request.purpose == Purpose::GiveBack;
+        let (back, failed): (_, Vec<_>) = members.into_iter().partition(gives_back);
+        self.requeue(back);
+        for member in failed {
+            // A write of it may have taken effect.
             let is_in_doubt = self.is_unacked(&member.request.id);
             self.resolve(member, Outcome::Failed { is_in_doubt });
         }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::contention::ContentionEstimate;
-use super::request::BucketDemand;
 use super::settings::QueueSettings;
 use crate::{
-    Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, RefillHint, RequestId,
-    RulesHash, WritePlan, is_clock_ahead, reconfigure,
+    Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, RulesHash, WritePlan,
+    is_clock_ahead, reconfigure,
 };
 
 /// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits
@@ -104,23 +103,6 @@ impl QueueBucket {
 
     pub(super) fn image(&self) -> Option<&CompositeBucket> {
         self.known.as_ref()?.image.as_deref()
-    }
-
-    /// The demand of a request, in the form that `assess` takes.
-    pub(super) fn acquire_of<'a>(
-        &'a self,
-        demand: &'a BucketDemand,
-        id: &'a RequestId,
-        settings: QueueSettings,
-    ) -> Acquire<'a> {
-        Acquire {
-            bucket: &self.id,
-            amounts: &demand.amounts,
-            configuration: &demand.configuration,
-            id,
-            interval: settings.interval,
-            hint: RefillHint::TrustImage,
-        }
     }
 
     /// True if the last claim no longer serves later writers.

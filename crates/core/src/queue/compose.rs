@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bucket::QueueBucket;
-use super::draft::{BucketDraft, Draft, Ids};
+use super::draft::{BucketDraft, Draft};
 use super::member::Member;
 use super::place::{Placement, item_follows};
 use super::request::{Action, Purpose, Write};
@@ -21,7 +21,7 @@ impl<W> WriteQueue<W> {
             self.give_up_write();
             return None;
         }
-        if shared.returns_tokens && !shared.has_looked {
+        if shared.draft.returns_tokens() && !shared.has_looked {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
@@ -46,8 +46,7 @@ impl<W> WriteQueue<W> {
         {
             shared.may_be_outdated = self.may_be_outdated(&shared.members);
             let plans = self.plans(&shared.draft, &shared.id, shared.may_be_outdated, now);
-            shared.generation += 1;
-            let id = Some((shared.id.clone(), shared.generation));
+            let id = shared.write.id.clone().map(|(id, generation)| (id, generation + 1));
             shared.write = Arc::new(Write { plans, id });
             self.shared = Some(shared);
         }
@@ -180,12 +179,9 @@ impl<W> WriteQueue<W> {
         let may_be_outdated = self.may_be_outdated(&members);
         let plans = self.plans(&draft, &id, may_be_outdated, now);
         self.shared = Some(SharedWrite {
-            returns_tokens: draft.buckets.iter().any(BucketDraft::returns_tokens),
-            is_forced: draft.is_forced,
             draft,
             write: Arc::new(Write { plans, id: Some((id.clone(), generation)) }),
             id,
-            generation,
             members,
             is_in_doubt: false,
             ids_before: Vec::new(),
@@ -211,7 +207,7 @@ impl<W> WriteQueue<W> {
         now: EpochMillis,
     ) -> Vec<(usize, WritePlan)> {
         let fenced_off: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
-        let ids = Ids { id, fenced_off: &fenced_off };
+        let ids = (id, fenced_off.as_slice());
         let plan = |(index, (bucket, drafted)): (usize, (&QueueBucket, &BucketDraft))| {
             let is_usually_claimed = may_be_outdated[index]
                 && bucket.contention.is_usually_claimed()
@@ -221,7 +217,7 @@ impl<W> WriteQueue<W> {
             } else {
                 RefillHint::TrustImage
             };
-            (index, drafted.plan(bucket, draft, &ids, (self.settings, hint), now))
+            (index, drafted.plan(bucket, draft, ids, (self.settings, hint), now))
         };
         self.buckets.iter().zip(&draft.buckets).enumerate().map(plan).collect()
     }

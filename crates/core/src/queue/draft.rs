@@ -48,11 +48,15 @@ pub(super) struct Draft {
     pub(super) is_forced: bool,
 }
 
-/// The ids of a write.
-pub(super) struct Ids<'a> {
-    pub(super) id: &'a RequestId,
-    /// Lost writes that may still arrive. This write fences them off.
-    pub(super) fenced_off: &'a [RequestId],
+impl Draft {
+    /// True if the write gives tokens back. If such a write took effect twice, too much would be
+    /// admitted.
+    pub(super) fn returns_tokens(&self) -> bool {
+        let returns = |drafted: &BucketDraft| {
+            !drafted.returned.is_empty() || !drafted.added_uncapped.is_empty()
+        };
+        self.buckets.iter().any(returns)
+    }
 }
 
 impl BucketDraft {
@@ -108,17 +112,13 @@ impl BucketDraft {
         self.counted += counted;
     }
 
-    /// True if it gives tokens back.
-    pub(super) fn returns_tokens(&self) -> bool {
-        !self.returned.is_empty() || !self.added_uncapped.is_empty()
-    }
-
-    /// The plan that carries out this bucket's part of `draft`.
+    /// The plan that carries out this bucket's part of `draft`, under this id. It fences off the
+    /// lost writes that may still arrive.
     pub(super) fn plan(
         &self,
         bucket: &QueueBucket,
         draft: &Draft,
-        ids: &Ids<'_>,
+        (id, fenced_off): (&RequestId, &[RequestId]),
         (settings, hint): (QueueSettings, RefillHint),
         now: EpochMillis,
     ) -> WritePlan {
@@ -127,16 +127,16 @@ impl BucketDraft {
         let Some(image) = bucket.image() else {
             let taken = net(self.taken.clone(), &self.added_uncapped);
             let amounts = (&taken, &self.counted);
-            let mut plan = new_item(&bucket.id, amounts, configuration, ids.id, now);
+            let mut plan = new_item(&bucket.id, amounts, configuration, id, now);
             if let [Change::Put(item)] = plan.changes.as_mut_slice() {
-                item.request_ids.extend_from_slice(ids.fenced_off);
+                item.request_ids.extend_from_slice(fenced_off);
             }
             return plan;
         };
         if draft.is_forced || !draft.acquires && !draft.corrects_upwards {
             let taken = net(self.taken.clone(), &self.returned);
             let amounts = within_range(image, net(taken, &self.added_uncapped));
-            return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
+            return add_only((&amounts, &self.counted), id, fenced_off);
         }
         let taken = net(self.taken.clone(), &self.added_uncapped);
         // Only a correction can move the balance out of its range. `within_range` must not cut
@@ -151,13 +151,13 @@ impl BucketDraft {
             returned: &self.returned,
             counted: &self.counted,
             floors: &self.floors,
-            id: Some(ids.id),
-            fenced_off: ids.fenced_off,
+            id: Some(id),
+            fenced_off,
             interval: settings.interval,
             expires,
         };
         let mut plan = if draft.acquires {
-            let (amounts, id, interval) = (&self.floors, ids.id, settings.interval);
+            let (amounts, interval) = (&self.floors, settings.interval);
             let acquire =
                 Acquire { bucket: &bucket.id, amounts, configuration, id, interval, hint };
             take_from(image, acquire, &debit, now)

@@ -3,7 +3,7 @@
 use super::member::Member;
 use super::request::{Action, Done, Outcome, Purpose, QueuedRequest, StateOnLeave};
 use super::settings::EXTENSIONS_MAX;
-use super::state::{Ended, Upkeep, WriteQueue};
+use super::state::{Upkeep, WriteQueue};
 use crate::{EpochMillis, RequestId, extend};
 
 impl<W> WriteQueue<W> {
@@ -17,14 +17,11 @@ impl<W> WriteQueue<W> {
         }
         let id = &request.id;
         if let Some(at) = self.ended_without_caller.iter().position(|(known, _)| known == id) {
-            let (_, ended) = self.ended_without_caller.remove(at);
+            let (_, leased) = self.ended_without_caller.remove(at);
             let images = self.images();
             let (dropped, is_forced, attempts) = (Vec::new(), false, 0);
             let done = |leased| Done { path: None, images, leased, dropped, is_forced, attempts };
-            let outcome = match ended {
-                Ended::Done(leased) => Outcome::Done(done(leased)),
-                Ended::Ambiguous => Outcome::Ambiguous,
-            };
+            let outcome = leased.map(done).map_or(Outcome::Ambiguous, Outcome::Done);
             self.resolved.push((waiter, outcome));
             return;
         }
@@ -50,7 +47,7 @@ impl<W> WriteQueue<W> {
         match request.purpose {
             Purpose::Acquire => self.give_back(request.id, request.buckets),
             Purpose::Correct | Purpose::Lease(_) => {
-                self.note_ended_without_caller(request.id, Ended::Done(done.leased));
+                self.note_ended_without_caller(request.id, Some(done.leased));
             }
             Purpose::GiveBack => {}
         }

@@ -6,10 +6,10 @@ use super::lease_terms::LeaseTerms;
 use super::member::Member;
 use super::place::{Placement, item_follows, may_join};
 use super::request::Outcome;
-use super::state::{Ended, Upkeep, WriteQueue};
+use super::state::{Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::lease_size::lease_size;
-use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName};
+use crate::{Acquire, Amounts, CompositeBucket, Configuration, EpochMillis, LimitName};
 
 impl<W> WriteQueue<W> {
     /// Sizes a lease by the balance, and puts it into the draft. If a request of the draft takes
@@ -50,8 +50,7 @@ impl<W> WriteQueue<W> {
             return Placement::Later;
         }
         if !leased.is_empty() {
-            let acquire = bucket.acquire_of(demand, id, self.settings);
-            let acquire = crate::Acquire { amounts: &leased, ..acquire };
+            let acquire = Acquire { amounts: &leased, ..self.acquire_of(member, 0) };
             let assessment = assess(image, acquire, &returned, now);
             let placed = match assessment {
                 Assessment::Covered => None,
@@ -110,11 +109,8 @@ impl<W> WriteQueue<W> {
     /// has ended and its caller has not been told. Its caller enters it again under the same id.
     #[must_use]
     pub fn lease_in_doubt(&self, id: &crate::RequestId) -> Option<Amounts> {
-        if let Some((_, ended)) = self.ended_without_caller.iter().find(|(known, _)| known == id) {
-            return Some(match ended {
-                Ended::Done(leased) => leased.clone(),
-                Ended::Ambiguous => Amounts::new(),
-            });
+        if let Some((_, leased)) = self.ended_without_caller.iter().find(|(known, _)| known == id) {
+            return Some(leased.clone().unwrap_or_default());
         }
         let shared = self.shared.as_ref();
         let members = shared.filter(|shared| shared.is_in_doubt || self.has_call_in_flight());

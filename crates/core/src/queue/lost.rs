@@ -3,9 +3,9 @@
 use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
 use super::settings::{ENDED_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
-use super::state::{Ended, SharedWrite, WriteQueue};
+use super::state::{SharedWrite, WriteQueue};
 use super::unacked::{UnackedWrite, image_cannot_tell};
-use crate::RequestId;
+use crate::{Amounts, RequestId};
 
 impl<W> WriteQueue<W> {
     /// Finishes the shared write if an image shows its id. If the write is in doubt and the item of
@@ -46,16 +46,6 @@ impl<W> WriteQueue<W> {
         for write in unacked {
             if image_cannot_tell(&write.ids_before, self.buckets[0].image(), &write.id) {
                 self.end_as_ambiguous(&write, must_not_repeat);
-            }
-        }
-    }
-
-    /// Notes for leases without a caller that their outcome can no longer be told.
-    pub(super) fn note_ambiguous_leases(&mut self, write: &UnackedWrite) {
-        for request in &write.requests {
-            let waits = self.waiting.iter().any(|member| member.request.id == request.id);
-            if matches!(request.purpose, Purpose::Lease(_)) && !waits {
-                self.note_ended_without_caller(request.id.clone(), Ended::Ambiguous);
             }
         }
     }
@@ -104,8 +94,11 @@ impl<W> WriteQueue<W> {
     /// Counts this write as ambiguous, and ends those of its waiting requests that `ends` selects.
     fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
-        self.note_ambiguous_leases(write);
         for request in &write.requests {
+            let waits = self.waiting.iter().any(|member| member.request.id == request.id);
+            if matches!(request.purpose, Purpose::Lease(_)) && !waits {
+                self.note_ended_without_caller(request.id.clone(), None);
+            }
             let is_same = |member: &mut Member<W>| request.is(&member.request) && ends(member);
             for member in self.waiting.extract_if(.., is_same).collect::<Vec<_>>() {
                 self.resolve(member, Outcome::Ambiguous);
@@ -129,7 +122,7 @@ impl<W> WriteQueue<W> {
                 }
                 (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
                 (None, Purpose::Correct | Purpose::Lease(_)) => {
-                    self.note_ended_without_caller(request.id, Ended::Done(request.leased));
+                    self.note_ended_without_caller(request.id, Some(request.leased));
                 }
                 (None, Purpose::GiveBack) => {}
             }
@@ -143,8 +136,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    pub(super) fn note_ended_without_caller(&mut self, id: RequestId, ended: Ended) {
-        self.ended_without_caller.push((id, ended));
+    pub(super) fn note_ended_without_caller(&mut self, id: RequestId, leased: Option<Amounts>) {
+        self.ended_without_caller.push((id, leased));
         let surplus = self.ended_without_caller.len().saturating_sub(ENDED_WITHOUT_CALLER_MAX);
         self.ended_without_caller.drain(..surplus);
     }

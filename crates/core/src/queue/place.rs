@@ -7,7 +7,7 @@ use super::request::{Outcome, Purpose};
 use super::settings::ATTEMPTS_BEFORE_FORCED;
 use super::state::{Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
-use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, WritePlan};
+use crate::{Acquire, Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, WritePlan};
 
 /// The place of a request.
 pub(super) enum Placement {
@@ -59,8 +59,7 @@ impl<W> WriteQueue<W> {
             let Some(new_floors) = drafted.floors_with(&wanted.amounts) else {
                 return Placement::Later;
             };
-            let mut acquire = bucket.acquire_of(wanted, &member.request.id, self.settings);
-            acquire.amounts = &new_floors;
+            let acquire = Acquire { amounts: &new_floors, ..self.acquire_of(member, index) };
             match assess(image, acquire, &drafted.returned, self.accrued_until(draft, index, now)) {
                 Assessment::Covered => floors.push(new_floors),
                 Assessment::Short(_) | Assessment::Repair(_) => {

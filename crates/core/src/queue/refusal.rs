@@ -8,14 +8,15 @@ use super::request::{BucketDemand, Outcome, Purpose};
 use super::state::{Flight, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::status::{LimitStatus, evaluate_with_returned};
-use crate::{Acquire, EpochMillis, Wait};
+use crate::{Acquire, EpochMillis, RefillHint, Wait};
 
 impl<W> WriteQueue<W> {
     /// Refuses an acquire as it enters, if it is short by a recent image, also while a write is in
     /// flight. Nothing is refused here while a waiting request gives tokens back, while the shared
     /// write gives tokens back or is in doubt, or while upkeep is in flight.
     pub(super) fn refusal_at_entry(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
-        let returns_tokens = self.shared.as_ref().is_some_and(|shared| shared.returns_tokens);
+        let returns_tokens =
+            self.shared.as_ref().is_some_and(|shared| shared.draft.returns_tokens());
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
         let is_in_doubt = self.shared.as_ref().is_some_and(|shared| shared.is_in_doubt);
@@ -84,12 +85,17 @@ impl<W> WriteQueue<W> {
         Some(Placement::Resolved(Outcome::Refused(self.evaluate(member, |_| now))))
     }
 
-    fn acquire_of<'a>(&'a self, member: &'a Member<W>, index: usize) -> Acquire<'a> {
-        self.buckets[index].acquire_of(
-            &member.request.buckets[index],
-            &member.request.id,
-            self.settings,
-        )
+    /// The demand of a request on a bucket, in the form that `assess` takes.
+    pub(super) fn acquire_of<'a>(&'a self, member: &'a Member<W>, index: usize) -> Acquire<'a> {
+        let BucketDemand { amounts, configuration } = &member.request.buckets[index];
+        Acquire {
+            bucket: &self.buckets[index].id,
+            amounts,
+            configuration,
+            id: &member.request.id,
+            interval: self.settings.interval,
+            hint: RefillHint::TrustImage,
+        }
     }
 
     /// True if the image of a bucket may refuse a request. Either the image answers a call sent

@@ -27,8 +27,9 @@ pub struct WriteQueue<W> {
     /// Requests that took effect, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
-    /// Corrections and leases that ended after their callers left, in case they enter again.
-    pub(super) ended_without_caller: Vec<(RequestId, Ended)>,
+    /// Corrections and leases that ended after their callers left, in case they enter again, and the
+    /// tokens that they leased. `None`: the item can no longer tell if the request took effect.
+    pub(super) ended_without_caller: Vec<(RequestId, Option<Amounts>)>,
     /// Ids of lost writes. A write gets the id of one of its requests or a new one (`launch`), but
     /// none of these: see [`note_lost_id`](WriteQueue::note_lost_id).
     pub(super) unusable_ids: Vec<RequestId>,
@@ -43,15 +44,6 @@ pub struct WriteQueue<W> {
     pub(super) must_read: bool,
     pub(super) resolved: Vec<(W, Outcome)>,
     pub(super) counts: Counts,
-}
-
-/// The end of a request without a caller.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Ended {
-    /// It took effect, and leased these tokens.
-    Done(Amounts),
-    /// The item can no longer tell if it took effect.
-    Ambiguous,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,8 +67,6 @@ pub(super) enum Flight {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct SharedWrite<W> {
     pub(super) id: RequestId,
-    /// Tells its plans from earlier ones under the same id.
-    pub(super) generation: u32,
     pub(super) draft: Draft,
     pub(super) write: Arc<Write>,
     pub(super) members: Vec<Member<W>>,
@@ -89,10 +79,6 @@ pub(super) struct SharedWrite<W> {
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
-    /// True if the write gives tokens back. If such a write took effect twice, too much would be
-    /// admitted.
-    pub(super) returns_tokens: bool,
-    pub(super) is_forced: bool,
     /// For each bucket: true if none of the requests has seen an answer of the table since it
     /// entered. The image that the write was planned from may then miss other writers' changes.
     pub(super) may_be_outdated: [bool; BUCKETS_MAX],
