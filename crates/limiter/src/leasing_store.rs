@@ -178,10 +178,3 @@ impl LeaseRequest<'_> {
         }
     }
 }
-
-impl LeaseInDoubt {
-    /// The limits of its lease.
-    pub(crate) fn limits(&self) -> impl Iterator<Item = &LimitName> {
-        self.leased.keys()
-    }
-}

@@ -26,17 +26,10 @@ pub(super) const DEMAND_MAX: u64 = POOL_MAX / 4;
 #[derive(Debug, Default)]
 pub(super) struct TokenPool(AtomicU64);
 
-/// Says if a take is counted. Only the first of the takes that make one decision is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counts {
-    Yes,
-    No,
-}
-
 impl TokenPool {
-    /// Takes `milli` if the pool holds that much; returns the tokens that are left.
-    fn take(&self, milli: u64, counts: Counts) -> Option<u64> {
-        let step = if counts == Counts::Yes { ONE_TAKE } else { 0 };
+    /// Takes `milli` if the pool holds that much; returns the tokens that are left. `step` counts
+    /// the take.
+    fn take(&self, milli: u64, step: u64) -> Option<u64> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
             if now & TOKENS < milli {
@@ -52,8 +45,7 @@ impl TokenPool {
 
     /// Undoes a take. Tokens that no longer fit, because other threads filled the pool, stay
     /// consumed.
-    fn untake(&self, milli: u64, counts: Counts) {
-        let step = if counts == Counts::Yes { ONE_TAKE } else { 0 };
+    fn untake(&self, milli: u64, step: u64) {
         let more = |now: u64| {
             let tokens = (now & TOKENS).saturating_add(milli).min(POOL_MAX);
             Some((now & !TOKENS).wrapping_sub(step) | tokens)
@@ -165,7 +157,7 @@ impl AtomicBucket {
         let mut renew = self.is_due_before(deadline, now_ms);
         for (n, demand) in demands.iter().enumerate() {
             let slot = &self.slots[usize::from(demand.slot)];
-            let Some(left) = slot.pool.take(demand.milli, counts(n)) else {
+            let Some(left) = slot.pool.take(demand.milli, step(n)) else {
                 self.untake(&demands[..n]);
                 return TakeResult::NotTaken;
             };
@@ -189,7 +181,7 @@ impl AtomicBucket {
     #[cold]
     fn untake(&self, demands: &[Demand]) {
         for (n, demand) in demands.iter().enumerate() {
-            self.slots[usize::from(demand.slot)].pool.untake(demand.milli, counts(n));
+            self.slots[usize::from(demand.slot)].pool.untake(demand.milli, step(n));
         }
     }
 
@@ -266,6 +258,7 @@ impl AtomicBucket {
     }
 }
 
-const fn counts(nth: usize) -> Counts {
-    if nth == 0 { Counts::Yes } else { Counts::No }
+/// Only the first of the takes that make one decision is counted.
+const fn step(nth: usize) -> u64 {
+    if nth == 0 { ONE_TAKE } else { 0 }
 }

@@ -345,7 +345,8 @@ impl Leaser {
             let allowed = unsigned(signed(threshold).saturating_sub(undebited));
             let target = allowed.min(unsigned(balance.saturating_sub(undebited)));
             limit_ledger.fill(&bucket.atomic.slots[index].pool, target, until_ms);
-            limit_ledger.set_low_max(threshold / LEFT);
+            // A renewal starts at half of this at most.
+            limit_ledger.set_last_lease(2 * (threshold / LEFT));
             limit_ledger.expect(times.now, times.max_age_ms);
         }
         bucket.set_marks(ledger, times);

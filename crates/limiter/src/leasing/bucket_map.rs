@@ -37,12 +37,6 @@ impl PartialEq for Named {
 
 impl Eq for Named {}
 
-impl Equivalent<Named> for BucketId {
-    fn equivalent(&self, name: &Named) -> bool {
-        KeyRef::of(self) == name.0.key()
-    }
-}
-
 impl Equivalent<Named> for KeyRef<'_> {
     fn equivalent(&self, name: &Named) -> bool {
         *self == name.0.key()
@@ -72,22 +66,16 @@ impl Buckets {
     /// Calls `found` with the bucket of this name. Holds the map's lock meanwhile: the closure must
     /// not touch the map.
     #[inline]
-    pub(super) fn with<Q, R>(
+    pub(super) fn with<R>(
         &self,
-        id: &Q,
+        key: &KeyRef<'_>,
         found: impl FnOnce(&Arc<LeasedBucket>) -> R,
-    ) -> Option<R>
-    where
-        Q: Hash + Equivalent<Named> + ?Sized,
-    {
-        self.by_name.read_sync(id, |Named(bucket), ()| found(bucket))
+    ) -> Option<R> {
+        self.by_name.read_sync(key, |Named(bucket), ()| found(bucket))
     }
 
-    pub(super) fn get<Q>(&self, id: &Q) -> Option<Arc<LeasedBucket>>
-    where
-        Q: Hash + Equivalent<Named> + ?Sized,
-    {
-        self.with(id, Arc::clone)
+    pub(super) fn get(&self, key: &KeyRef<'_>) -> Option<Arc<LeasedBucket>> {
+        self.with(key, Arc::clone)
     }
 
     /// Finds the bucket of that name, or adds a new one. If there is no room, returns a new one that
@@ -97,7 +85,7 @@ impl Buckets {
         id: &BucketId,
         new: impl FnOnce() -> LeasedBucket,
     ) -> Arc<LeasedBucket> {
-        if let Some(found) = self.get(id) {
+        if let Some(found) = self.get(&KeyRef::of(id)) {
             return found;
         }
         let new = Arc::new(new());
@@ -187,15 +175,15 @@ mod tests {
         let second = Arc::new(new(1));
         second.atomic.watch();
         assert!(buckets.take_name(&second), "no tokens are held of the first");
-        assert!(Arc::ptr_eq(&second, &buckets.get(&id(1)).unwrap()));
+        assert!(Arc::ptr_eq(&second, &buckets.get(&KeyRef::of(&id(1))).unwrap()));
         assert!(!buckets.take_name(&first), "the second holds some");
         buckets.forget(&second);
-        assert!(buckets.get(&id(1)).is_some(), "it is watched");
+        assert!(buckets.get(&KeyRef::of(&id(1))).is_some(), "it is watched");
         assert!(second.atomic.unwatch());
         buckets.forget(&first);
-        assert!(buckets.get(&id(1)).is_some(), "that was the other one");
+        assert!(buckets.get(&KeyRef::of(&id(1))).is_some(), "that was the other one");
         buckets.forget(&second);
-        assert!(buckets.get(&id(1)).is_none());
+        assert!(buckets.get(&KeyRef::of(&id(1))).is_none());
     }
 
     #[test]
@@ -203,7 +191,7 @@ mod tests {
         let buckets = Buckets::new(0);
         for n in 0..SPARE_MIN {
             buckets.get_or_insert(&id(n), || new(n));
-            assert!(buckets.get(&id(n)).is_some());
+            assert!(buckets.get(&KeyRef::of(&id(n))).is_some());
         }
         let late = buckets.get_or_insert(&id(SPARE_MIN), || new(SPARE_MIN));
         assert!(buckets.get(&late.key()).is_none());
@@ -220,11 +208,11 @@ mod tests {
             buckets.get_or_insert(&id(n), || new(n));
         }
         buckets.sweep(1);
-        assert!(buckets.get(&id(2)).is_some(), "there are too few yet");
+        assert!(buckets.get(&KeyRef::of(&id(2))).is_some(), "there are too few yet");
         buckets.get_or_insert(&id(SWEEP_MIN), || new(SWEEP_MIN));
         buckets.sweep(1);
-        assert!((2..=SWEEP_MIN).all(|n| buckets.get(&id(n)).is_none()));
-        assert!(Arc::ptr_eq(&in_hand, &buckets.get(&id(0)).unwrap()));
-        assert!(buckets.get(&id(1)).is_some());
+        assert!((2..=SWEEP_MIN).all(|n| buckets.get(&KeyRef::of(&id(n))).is_none()));
+        assert!(Arc::ptr_eq(&in_hand, &buckets.get(&KeyRef::of(&id(0))).unwrap()));
+        assert!(buckets.get(&KeyRef::of(&id(1))).is_some());
     }
 }

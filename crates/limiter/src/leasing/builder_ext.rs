@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::leased::Leased;
 use super::leaser::Leaser;
+use super::remembered::{REMEMBERED_MAX, RememberedRequests};
 use super::settings::LeaseSettings;
 use super::watch::SettleReport;
 use crate::builder::LimiterBuilder;
@@ -72,7 +73,8 @@ impl<S: LeasingStore> LimiterBuilder<S> {
         settings.deadline = as_deadline(settings.deadline);
         self.front(|store, clock| {
             let leaser = Arc::new(Leaser::new(Arc::new(store), clock, settings));
-            Arc::new(Leased { leaser, remembered: Arc::default() })
+            let remembered = Arc::new(RememberedRequests::new(REMEMBERED_MAX));
+            Arc::new(Leased { leaser, remembered })
         })
     }
 }

@@ -123,14 +123,16 @@ impl Leased {
         let permit = Permit::held(limiter, correction_time_max, grants.into());
         count(limiter, &request.resource, request.amounts.keys(), Ok(&permit));
         let counter = |limit| limiter.metered().granted_counter(&request.resource, limit);
-        self.remembered.insert(RememberedRequest {
+        let own = parts[0].grant.bucket.clone();
+        let remembered = RememberedRequest {
             terms,
             parts: parts.into_iter().map(RememberedPart::from).collect(),
             own_changes,
             until_ms: self.leaser.now_coarse_ms().saturating_add(FOUND_MS),
             may_be_near_limit: permit.may_be_near_limit(),
             granted_counters: request.amounts.keys().map(counter).collect(),
-        });
+        };
+        self.remembered.insert(own, Arc::new(remembered));
         Ok(Some(permit))
     }
 }

@@ -169,7 +169,9 @@ impl LeasedBucket {
         let renew_ms = if ledger.limit_ledgers.iter().any(is_busy) { times.renew_ms } else { 0 };
         self.atomic.set_times(deadline, u32::try_from(renew_ms).unwrap_or(u32::MAX));
         for (limit_ledger, slot) in ledger.limit_ledgers.iter().zip(self.atomic.slots.iter()) {
-            let low = limit_ledger.expected(2 * times.renew_ms).min(limit_ledger.low_max());
+            // A renewal starts at half the last lease at most.
+            let half = limit_ledger.last_lease() / 2;
+            let low = limit_ledger.expected(2 * times.renew_ms).min(half);
             slot.low.store(low, Ordering::Relaxed);
         }
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::atomic_bucket::Demands;
 use super::leased_bucket::LeasedBucket;
-use super::leaser::Leaser;
 use crate::store::BucketGrant;
 
 /// The time between comparisons of a request's buckets with the known data, in milliseconds.
@@ -16,14 +15,4 @@ pub(super) struct LeasedPart {
     pub(super) grant: BucketGrant,
     pub(super) bucket: Arc<LeasedBucket>,
     pub(super) demands: Demands,
-}
-
-impl LeasedPart {
-    /// Takes the tokens if they are held. If few are left, leases more in the background, by the
-    /// limits of the request.
-    // Always: a take would otherwise make one more call.
-    #[inline(always)]
-    pub(super) fn take(&self, leaser: &Arc<Leaser>, now_ms: i64) -> bool {
-        leaser.take(&self.bucket, &self.demands, Some(&self.grant.configuration), now_ms)
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait, evaluate};
+use sluicegate_core::{Amounts, Configuration, LimitName, Millitokens, Wait, evaluate};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{POOL_MAX, TakeResult};
@@ -173,17 +173,7 @@ impl Leased {
         }
     }
 
-    /// The bucket of a correction, and its limits. `None`: the bucket is not held. A new one would
-    /// have slots for the limits of this correction alone.
-    fn corrected(
-        &self,
-        correction: &Correction<'_>,
-    ) -> Option<(Arc<LeasedBucket>, Arc<Configuration>)> {
-        let bucket = self.leaser.buckets.get(correction.bucket)?;
-        Some((bucket, Arc::new(correction.configuration.clone())))
-    }
-
-    /// Splits a correction into the part for the pools and the rest for the store.
+    /// Splits a correction of a held bucket into the part for the pools and the rest for the store.
     fn split(
         &self,
         bucket: &Arc<LeasedBucket>,
@@ -201,7 +191,10 @@ impl Leased {
                 && room(limit).is_some_and(|room| by.get().unsigned_abs() <= room)
         };
         let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);
-        if back.is_empty() || self.leaser.ensure_watched(bucket, configuration) {
+        if back.is_empty()
+            || bucket.atomic.is_watched() && !self.leaser.is_shut()
+            || self.leaser.watch(bucket, configuration, |_| ()).is_some()
+        {
             return (back, rest);
         }
         (Amounts::new(), amounts.clone())
@@ -255,7 +248,7 @@ impl Store for Leased {
                 // Only the store can tell if it was made.
                 let adjusted = self.leaser.store.adjust(correction, clock).await;
                 let count = |bucket: &Arc<LeasedBucket>| bucket.atomic.count_reply();
-                _ = self.leaser.buckets.with(correction.bucket, count);
+                _ = self.leaser.buckets.with(&KeyRef::of(correction.bucket), count);
                 return adjusted;
             }
             if correction.is_repeated
@@ -264,9 +257,11 @@ impl Store for Leased {
             {
                 return self.repeat_mixed(correction, clock).await;
             }
-            let Some((bucket, configuration)) = self.corrected(correction) else {
+            // Not added: a new one would have slots for the limits of this correction alone.
+            let Some(bucket) = self.leaser.buckets.get(&KeyRef::of(correction.bucket)) else {
                 return self.leaser.store.adjust(correction, clock).await;
             };
+            let configuration = Arc::new(correction.configuration.clone());
             let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
             let mut adjusted = Adjusted::default();
             // The store comes first: if it fails, no pool may have changed.
@@ -290,7 +285,8 @@ impl Store for Leased {
         if correction.mark.is_some() || correction.is_repeated {
             return None;
         }
-        let (bucket, configuration) = self.corrected(correction)?;
+        let bucket = self.leaser.buckets.get(&KeyRef::of(correction.bucket))?;
+        let configuration = Arc::new(correction.configuration.clone());
         let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         if !rest.is_empty() {
             let demands = bucket.demands(&rest)?;
@@ -310,9 +306,9 @@ impl Store for Leased {
         async move {
             let mut limits = self.leaser.store.peek(request, clock).await?;
             for limit in &mut limits {
-                let resource = request.resource.clone();
-                let id = BucketId { entity: limit.entity.clone(), resource };
-                let Some(bucket) = self.leaser.buckets.get(&id) else { continue };
+                let resource = request.resource.as_str();
+                let key = KeyRef { entity: limit.entity.as_str(), resource };
+                let Some(bucket) = self.leaser.buckets.get(&key) else { continue };
                 self.add_held_tokens(&bucket, limit);
             }
             Ok(limits)

@@ -246,17 +246,6 @@ impl Leaser {
         Some(done)
     }
 
-    /// Has the background task watch a bucket, so that tokens can be put into its pools. Returns
-    /// false if it cannot.
-    pub(super) fn ensure_watched(
-        self: &Arc<Self>,
-        bucket: &Arc<LeasedBucket>,
-        configuration: &Arc<Configuration>,
-    ) -> bool {
-        let is_kept = bucket.atomic.is_watched() && !self.is_shut();
-        is_kept || self.watch(bucket, configuration, |_| ()).is_some()
-    }
-
     /// Gives tokens back to the pools that they were taken from.
     pub(super) fn put_back(
         self: &Arc<Self>,

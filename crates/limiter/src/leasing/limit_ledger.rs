@@ -63,9 +63,16 @@ impl LimitLedger {
     /// Notes the tokens that were taken from a pool, and takes out those that are too old.
     pub(super) fn catch_up(&mut self, pool: &TokenPool, now_ms: i64) {
         let (before, after) = (signed(self.total()), signed(pool.tokens()));
-        self.use_up(before - after);
+        self.note(before - after);
+        _ = self.take_off(unsigned(before - after));
         if after > before {
-            self.take_back(unsigned(after - before), now_ms);
+            // Tokens that were given back end with the newest lease; without a lease they go back
+            // to the store.
+            let milli = unsigned(after - before);
+            match self.held.last_mut() {
+                Some(newest) => newest.milli += milli,
+                None => self.held.push(HeldTokens { milli, until_ms: now_ms - 1 }),
+            }
         }
         while let Some(oldest) = self.held.first().copied() {
             let is_newest = self.held.len() == 1;
@@ -103,23 +110,14 @@ impl LimitLedger {
         self.handed_out_since += float(used);
     }
 
-    fn use_up(&mut self, used: i64) {
-        self.note(used);
-        let mut left = unsigned(used);
-        for held in self.held.iter_mut() {
-            let part = held.milli.min(left);
+    /// Takes tokens off the oldest leases; returns the number of those that belong to no lease.
+    fn take_off(&mut self, mut milli: u64) -> u64 {
+        for held in &mut self.held {
+            let part = held.milli.min(milli);
             held.milli -= part;
-            left -= part;
+            milli -= part;
         }
-    }
-
-    /// Tokens that were given back end with the newest lease; without a lease they go back to the
-    /// store.
-    fn take_back(&mut self, milli: u64, now_ms: i64) {
-        match self.held.last_mut() {
-            Some(newest) => newest.milli += milli,
-            None => self.held.push(HeldTokens { milli, until_ms: now_ms - 1 }),
-        }
+        milli
     }
 
     /// Notes tokens that were put into the pool. A lease of zero tokens is noted too, because it
@@ -139,13 +137,8 @@ impl LimitLedger {
     /// the oldest lease.
     pub(super) fn withdraw(&mut self, pool: &TokenPool, keep: u64) -> (u64, Option<i64>) {
         let until_ms = self.oldest().or(self.held.last()).map(|held| held.until_ms);
-        let mut left = pool.drain(pool.tokens().saturating_sub(keep));
-        let withdrawn = left;
-        for held in self.held.iter_mut() {
-            let part = held.milli.min(left);
-            held.milli -= part;
-            left -= part;
-        }
+        let withdrawn = pool.drain(pool.tokens().saturating_sub(keep));
+        let left = self.take_off(withdrawn);
         // The rest was given back to the pool a moment ago and belongs to no lease.
         self.note(-signed(left));
         (withdrawn, until_ms)
@@ -205,16 +198,6 @@ impl LimitLedger {
 
     pub(super) fn set_last_lease(&mut self, milli: u64) {
         self.last_lease = float(signed(milli));
-    }
-
-    /// The most tokens at which a renewal starts: half the last lease.
-    pub(super) fn low_max(&self) -> u64 {
-        self.last_lease() / 2
-    }
-
-    /// Sets [`Self::low_max`] for a pool that is filled without a lease.
-    pub(super) fn set_low_max(&mut self, milli: u64) {
-        self.set_last_lease(2 * milli);
     }
 
     /// The largest request so far.

@@ -145,7 +145,9 @@ impl Prepared {
     #[inline]
     fn take_prepared<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
         let is_taken = match found.parts.as_slice() {
-            [part] => part.take(self.leaser(), now_ms),
+            [LeasedPart { grant, bucket, demands }] => {
+                self.leaser().take(bucket, demands, Some(&grant.configuration), now_ms)
+            }
             [] => false,
             parts => self.of.leased.take_held(parts, None),
         };

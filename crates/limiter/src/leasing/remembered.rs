@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use super::atomic_bucket::{DEMAND_MAX, Demand, Demands};
-use super::key_ref::KeyRef;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::{FOUND_MS, LeasedPart};
 use crate::request::RequestTerms;
@@ -19,28 +18,10 @@ use crate::store::BucketGrant;
 
 /// The most pairs of an entity and a resource that are remembered. With few limits they take a few
 /// megabytes.
-const REMEMBERED_MAX: usize = 4_096;
+pub(super) const REMEMBERED_MAX: usize = 4_096;
 
 /// The newest request of each entity and resource that was granted from held tokens.
-pub(super) struct RememberedRequests(Cache<BucketId, Arc<RememberedRequest>>);
-
-impl Default for RememberedRequests {
-    fn default() -> Self {
-        Self(Cache::new(REMEMBERED_MAX))
-    }
-}
-
-impl RememberedRequests {
-    pub(super) fn get(&self, key: &KeyRef<'_>) -> Option<Arc<RememberedRequest>> {
-        self.0.get(key)
-    }
-
-    pub(super) fn insert(&self, request: RememberedRequest) {
-        if let Some(own) = request.parts.first() {
-            self.0.insert(own.grant.bucket.clone(), Arc::new(request));
-        }
-    }
-}
+pub(super) type RememberedRequests = Cache<BucketId, Arc<RememberedRequest>>;
 
 /// The buckets of a request, and all that is needed to grant the next one like it.
 pub(super) struct RememberedRequest {

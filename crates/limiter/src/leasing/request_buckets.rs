@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{Amounts, BucketId, Configuration, LimitName};
+use sluicegate_core::{Configuration, LimitName};
 
 use super::atomic_bucket::Demand;
 use super::interner::BucketLayout;
@@ -43,27 +43,18 @@ pub(super) struct Debit<'a> {
 }
 
 impl Leased {
-    /// Finds the bucket, or adds one with a slot for each of its limits and of the requested
-    /// limits.
-    pub(super) fn bucket(
-        &self,
-        id: &BucketId,
-        configuration: &Configuration,
-        amounts: &Amounts,
-    ) -> Arc<LeasedBucket> {
-        self.leaser.buckets.get_or_insert(id, || {
-            let mut limits: Vec<LimitName> = configuration.rules().into_keys().collect();
-            limits.extend(amounts.keys().cloned());
+    /// Finds a bucket of a request, or adds one with a slot for each of its limits and of the
+    /// requested limits. `None`: some limit cannot be leased.
+    pub(super) fn part_of(&self, grant: BucketGrant) -> Option<LeasedPart> {
+        let id = &grant.bucket;
+        let bucket = self.leaser.buckets.get_or_insert(id, || {
+            let mut limits: Vec<LimitName> = grant.configuration.rules().into_keys().collect();
+            limits.extend(grant.amounts.keys().cloned());
             limits.sort();
             limits.dedup();
             let layout = BucketLayout { resource: id.resource.clone(), limits };
             LeasedBucket::new(id.entity.clone(), self.leaser.interner.shared(layout))
-        })
-    }
-
-    /// One bucket of a request; `None`: some limit cannot be leased.
-    pub(super) fn part_of(&self, grant: BucketGrant) -> Option<LeasedPart> {
-        let bucket = self.bucket(&grant.bucket, &grant.configuration, &grant.amounts);
+        });
         let demands = bucket.demands(&grant.amounts)?;
         Some(LeasedPart { grant, bucket, demands })
     }

@@ -16,14 +16,6 @@ use crate::cost::Cost;
 use crate::error::AcquireError;
 use crate::leasing_store::{LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 
-/// The state of a write when it is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sent {
-    New,
-    /// It was sent before, and is in doubt.
-    Again,
-}
-
 impl Leaser {
     /// Leases the tokens that are needed and those that can be used, and settles. Makes another
     /// lease in two cases: the store cannot tell whether the lease was done, so the lease counts as
@@ -99,7 +91,7 @@ impl Leaser {
         let is_ambiguous = result.as_ref().is_err_and(LeaseError::is_ambiguous);
         let is_short = result.as_ref().is_ok_and(|outcome| !outcome.covers(&plan.wanted));
         let need = if is_short { &[] } else { need };
-        match self.finish(turn, plan, need, Sent::New, result) {
+        match self.finish(turn, plan, need, false, result) {
             Ok(Cost { attempts, .. }) if is_short => {
                 (Err(AcquireError::Contended { attempts }), true)
             }
@@ -162,7 +154,7 @@ impl Leaser {
         let is_over = |error: &LeaseError| error.in_doubt.is_none() || error.is_ambiguous();
         let needs_another = result.as_ref().is_err_and(is_over);
         // The request that needed tokens has had its answer, so all of them go into the pools.
-        let cost = self.finish(turn, plan, &[], Sent::Again, result);
+        let cost = self.finish(turn, plan, &[], true, result);
         let cost = cost.map(|cost| Cost { attempts: cost.attempts + tried, ..cost });
         (cost, needs_another)
     }
@@ -173,7 +165,7 @@ impl Leaser {
         turn: &WriteTurn,
         plan: LeasePlan,
         need: &[Demand],
-        sent: Sent,
+        is_repeated: bool,
         result: Result<LeaseOutcome, LeaseError>,
     ) -> Result<Cost, AcquireError> {
         let ledger = &mut *turn.ledger();
@@ -181,7 +173,7 @@ impl Leaser {
             Ok(outcome) => {
                 self.meter.count(u64::from(!need.is_empty()));
                 self.meter.leased(&outcome.leased, &plan.returned);
-                if sent == Sent::Again || outcome.cost.path.is_some() {
+                if is_repeated || outcome.cost.path.is_some() {
                     ledger.note_answered(&outcome.id);
                 }
                 turn.bucket.conclude(ledger, &plan, need, &outcome, self.times());
@@ -212,7 +204,7 @@ impl Leaser {
 /// remembers its id, even if nothing else is settled.
 fn returned_with(plan: &LeasePlan, in_doubt: &LeaseInDoubt) -> Amounts {
     let mut returned = plan.returned.clone();
-    for limit in in_doubt.limits() {
+    for limit in in_doubt.leased.keys() {
         returned.entry(limit.clone()).or_insert(Millitokens::ZERO);
     }
     returned
