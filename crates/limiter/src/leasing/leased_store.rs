@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, Configuration, LimitName, Millitokens, Wait, evaluate};
 use tokio::time::Instant;
 
-use super::atomic_bucket::{POOL_MAX, TakeResult};
+use super::atomic_bucket::{DEMAND_MAX, TakeResult};
 use super::key_ref::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
@@ -22,9 +22,6 @@ use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::LeaseRequest;
 use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Grant, Request, Store};
-
-/// The largest refund to a pool, in millitokens; larger ones go to the store.
-const REFUND_MAX: u64 = POOL_MAX / 4;
 
 impl Leased {
     /// Takes held tokens, leases more, or asks the store.
@@ -184,7 +181,7 @@ impl Leased {
         let room = |limit: &LimitName| -> Option<u64> {
             let burst = configuration.rule(limit)?.burst().get().unsigned_abs();
             let held = bucket.atomic.slots[usize::from(bucket.slot(limit)?)].pool.tokens();
-            Some(burst.saturating_sub(held).min(REFUND_MAX))
+            Some(burst.saturating_sub(held).min(DEMAND_MAX - 1))
         };
         let fits = |(limit, by): &(LimitName, Millitokens)| {
             *by < Millitokens::ZERO
@@ -363,11 +360,12 @@ impl Store for Leased {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_core::{EntityId, Resource};
+    use sluicegate_core::{EntityId, Refill, Resource, Rule, Rules};
 
     use super::*;
+    use crate::leasing::interner::BucketLayout;
     use crate::settings::Cascade;
-    use crate::{DynamoStore, LeaseSettings, Limiter, SystemClock};
+    use crate::{DynamoStore, LeaseSettings, Limiter, MemoryStore, SystemClock};
 
     /// A burst on a key that is not held makes thousands of them.
     #[test]
@@ -387,5 +385,20 @@ mod tests {
         };
         let waiting = limiter.leased().unwrap().take(&request, &SystemClock);
         assert!(size_of_val(&waiting) <= 2_048, "{} bytes", size_of_val(&waiting));
+    }
+
+    #[test]
+    fn split_sends_a_refund_to_the_store_that_is_too_large_for_a_demand() {
+        let limiter = Limiter::builder(MemoryStore::new()).leasing(LeaseSettings::default());
+        let (limiter, burst) = (limiter.build(), Millitokens::new(1 << 50).unwrap());
+        let (name, refill) = (LimitName::new("rpm").unwrap(), Refill::new(burst, 1_000).unwrap());
+        let rules = Rules::from([(name.clone(), Rule::new(burst, refill).unwrap())]);
+        let (entity, resource) = (EntityId::new("u").unwrap(), Resource::new("r").unwrap());
+        let layout = BucketLayout { resource, limits: vec![name.clone()] }.into();
+        let bucket = Arc::new(LeasedBucket::new(entity, layout));
+        let refund = Amounts::from([(name, Millitokens::saturating(-i128::from(DEMAND_MAX)))]);
+        let configuration = Arc::new(Configuration::explicit(rules));
+        let parts = limiter.leased().unwrap().split(&bucket, &configuration, &refund);
+        assert_eq!(parts, (Amounts::new(), refund));
     }
 }
