@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::guard::MaybeOutage as _;
-use crate::leasing_store::{LeaseError, LeaseOutcome, LeaseRequest};
+use crate::leasing_store::LeaseRequest;
 use crate::store::Correction;
 
 /// A commit starts when a twenty-fifth of the threshold is left. Callers take from this part while the
@@ -210,7 +210,11 @@ impl Leaser {
                         self.meter.ambiguous();
                         ledger.unfinished().commit = None;
                     }
-                    _ => bucket.undo_commit(ledger, times.now),
+                    // The next commit makes it.
+                    _ => {
+                        ledger.unfinished().commit = None;
+                        bucket.put_into_used(ledger, &amounts, times.now);
+                    }
                 }
                 Err(not_committed(error))
             }
@@ -229,37 +233,30 @@ impl Leaser {
         turn.bucket.put_into_used(&mut turn.ledger(), dropped, self.now_ms());
         let mut image = None;
         for (limit, amount) in dropped {
-            let failed = match self.touch(turn, limit, left(until)).await {
-                Ok(outcome) => {
-                    image.clone_from(&outcome.image);
-                    *spent += self.spent(outcome);
-                    continue;
-                }
-                Err(failed) => failed,
-            };
-            self.meter.wrote(failed.attempts);
-            match failed.error {
+            match self.touch(turn, limit, spent, left(until)).await {
+                Ok(after) => image = after,
                 // It is there: yet another request has added it, and left a debt.
-                AcquireError::LimitExceeded(_) => {}
-                AcquireError::InvalidRequest(invalid) => {
+                Err(AcquireError::LimitExceeded(_)) => {}
+                Err(AcquireError::InvalidRequest(invalid)) => {
                     tracing::warn!(bucket = %turn.bucket.id(), %invalid, "consumption was not counted");
                     let lost = -&Amounts::from([(limit.clone(), *amount)]);
                     turn.bucket.put_into_used(&mut turn.ledger(), &lost, self.now_ms());
                 }
-                error => return Err(error),
+                Err(error) => return Err(error),
             }
         }
         Ok(image)
     }
 
     /// Leases a millitoken of a limit and returns it in the same write, which brings the item to the
-    /// limits that it should have.
+    /// limits that it should have. Returns the balance after it.
     async fn touch(
         &self,
         turn: &WriteTurn,
         limit: &LimitName,
+        spent: &mut Cost,
         deadline: Duration,
-    ) -> Result<LeaseOutcome, LeaseError> {
+    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
         let configuration = turn.ledger().configuration.clone();
         let least = Millitokens::saturating(1);
         let lease = LeaseRequest {
@@ -271,7 +268,17 @@ impl Leaser {
             last: None,
             deadline,
         };
-        self.store.lease(&lease, None, &self.clock).await
+        match self.store.lease(&lease, None, &self.clock).await {
+            Ok(outcome) => {
+                let image = outcome.image.clone();
+                *spent += self.spent(outcome);
+                Ok(image)
+            }
+            Err(failed) => {
+                self.meter.wrote(failed.attempts);
+                Err(failed.error)
+            }
+        }
     }
 
     /// Writes changed limits, which a commit cannot do.
@@ -294,23 +301,15 @@ impl Leaser {
         let Some(limit) = limit.filter(|_| !is_current) else {
             return Ok(image);
         };
-        match self.touch(turn, limit, deadline).await {
-            Ok(outcome) => {
-                let after = outcome.image.clone();
-                *spent += self.spent(outcome);
-                Ok(after)
-            }
-            Err(failed) => {
-                self.meter.wrote(failed.attempts);
-                match failed.error {
-                    // The bucket is in debt, and the refusal wrote the limits; or the next commit
-                    // tries again. Requests that wait for tokens must not fail for this.
-                    AcquireError::LimitExceeded(_)
-                    | AcquireError::Contended { .. }
-                    | AcquireError::Unavailable(_) => Ok(image),
-                    error => Err(error),
-                }
-            }
+        match self.touch(turn, limit, spent, deadline).await {
+            // The bucket is in debt, and the refusal wrote the limits; or the next commit tries
+            // again. Requests that wait for tokens must not fail for this.
+            Err(
+                AcquireError::LimitExceeded(_)
+                | AcquireError::Contended { .. }
+                | AcquireError::Unavailable(_),
+            ) => Ok(image),
+            result => result,
         }
     }
 
@@ -376,12 +375,6 @@ impl LeasedBucket {
             ledger.restart_unreported_age(now_ms);
         }
         ledger.commit().cloned()
-    }
-
-    /// Puts the amounts of a commit back, for the next one.
-    fn undo_commit(&self, ledger: &mut BucketLedger, now_ms: i64) {
-        let Some(commit) = ledger.unfinished().commit.take() else { return };
-        self.put_into_used(ledger, &commit.amounts, now_ms);
     }
 
     fn put_into_used(&self, ledger: &mut BucketLedger, amounts: &Amounts, now_ms: i64) {
