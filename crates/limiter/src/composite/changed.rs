@@ -15,10 +15,7 @@ impl<T: Table> CompositeStore<T> {
         record: Result<Option<&EntityRecord>, E>,
         now: EpochMillis,
     ) {
-        match record {
-            Ok(record) => self.directory.note_entity(entity, record, now),
-            Err(_) => self.directory.forget_entity(entity),
-        }
+        self.directory.note_entity(entity, record.ok(), now);
         self.count_change();
     }
 
@@ -30,10 +27,7 @@ impl<T: Table> CompositeStore<T> {
         stored: Option<&StoredLimits>,
         now: EpochMillis,
     ) {
-        match stored {
-            Some(stored) => self.directory.note_limits(stored, now),
-            None => self.directory.forget_limits(scope),
-        }
+        self.directory.note_limits(scope, stored, now);
         self.count_change();
     }
 

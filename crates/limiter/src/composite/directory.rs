@@ -204,44 +204,45 @@ impl Directory {
         })
     }
 
-    /// Forgets the answer for an entity.
-    #[cfg(feature = "dynamodb")]
-    pub(super) fn forget_entity(&self, entity: &EntityId) {
-        self.entities.remove(entity);
-    }
-
-    /// Takes in the record of an entity that this process has just stored or deleted. A read that
-    /// began before that and is answered later does not replace it: see [`learn`](Self::learn).
+    /// Takes in the record of an entity that this process has just stored or deleted; `None`: the
+    /// record is unknown. A read that began before that and is answered later does not replace it:
+    /// see [`learn`](Self::learn).
     #[cfg(feature = "dynamodb")]
     pub(super) fn note_entity(
         &self,
         entity: &EntityId,
-        record: Option<&EntityRecord>,
+        record: Option<Option<&EntityRecord>>,
         now: EpochMillis,
     ) {
+        let Some(record) = record else {
+            self.entities.remove(entity);
+            return;
+        };
         let dated = Dated { record: record.cloned().map(Arc::new), as_of: now };
         self.entities.insert(entity.clone(), dated);
     }
 
-    /// Forgets the answer for a level.
+    /// Takes in limits that this process has just stored; `None`: the stored limits are unknown. An
+    /// eventually consistent read that began before that and is answered later does not replace
+    /// them: see [`learn`](Self::learn).
     #[cfg(feature = "dynamodb")]
-    pub(super) fn forget_limits(&self, scope: &LimitsScope) {
-        self.limits.remove(scope);
-        self.note_change(scope);
-    }
-
-    /// Takes in limits that this process has just stored. An eventually consistent read that began
-    /// before that and is answered later does not replace them: see [`learn`](Self::learn).
-    #[cfg(feature = "dynamodb")]
-    pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {
-        let known = self.limits.get(&stored.scope);
-        if known.is_some_and(|known| known.version() > Some(stored.version)) {
+    pub(super) fn note_limits(
+        &self,
+        scope: &LimitsScope,
+        stored: Option<&StoredLimits>,
+        now: EpochMillis,
+    ) {
+        let known = self.limits.get(scope).and_then(|known| known.version());
+        match stored {
+            None => _ = self.limits.remove(scope),
             // The answers to two changes came in another order than they were made.
-            return self.note_change(&stored.scope);
+            Some(stored) if known > Some(stored.version) => {}
+            Some(stored) => {
+                let dated = Dated { record: Some(Arc::new(stored.clone())), as_of: now };
+                self.limits.insert(scope.clone(), dated);
+            }
         }
-        let dated = Dated { record: Some(Arc::new(stored.clone())), as_of: now };
-        self.limits.insert(stored.scope.clone(), dated);
-        self.note_change(&stored.scope);
+        self.note_change(scope);
     }
 }
 
@@ -305,7 +306,7 @@ mod tests {
             version,
         };
         for version in [6, 5] {
-            directory.note_limits(&stored(version), now);
+            directory.note_limits(&LimitsScope::System, Some(&stored(version)), now);
         }
         let bucket = BucketId { entity: "u".parse().unwrap(), resource: "r".parse().unwrap() };
         let known = directory.levels(&bucket, now).answers[3].clone();

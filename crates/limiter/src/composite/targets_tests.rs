@@ -200,7 +200,7 @@ fn late_answer_does_not_undo_what_this_process_stored() {
     let (directory, now) = (Directory::default(), EpochMillis::new(1_000).unwrap());
     let key = ItemKey::Limits(LimitsScope::Entity(EntityId::new("u").unwrap()));
     let old = StoredLimits::from_item(&stored(&key, 1).unwrap()).unwrap().unwrap();
-    directory.note_limits(&StoredLimits { version: 2, ..old.clone() }, now);
+    directory.note_limits(&old.scope, Some(&StoredLimits { version: 2, ..old.clone() }), now);
     let learn = |consistency, version| {
         let item = StoredLimits { version, ..old.clone() }.to_item();
         directory.learn(&key, Some(&item), consistency, now).unwrap();
@@ -226,7 +226,7 @@ fn late_answer_does_not_undo_an_entity_that_this_process_changed() {
         directory.entity(&entity, now).unwrap()
     };
     assert!(learn(now).is_some());
-    directory.note_entity(&entity, None, now);
+    directory.note_entity(&entity, Some(None), now);
     assert_eq!(learn(now), None, "it was deleted");
     assert!(learn(later).is_some(), "and stored again by another process");
 }
