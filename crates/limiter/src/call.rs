@@ -90,15 +90,11 @@ impl<'a> CallContext<'a> {
     pub(crate) async fn pause(&mut self) -> bool {
         let pause = self.pause.mul_f64(fastrand::f64());
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        self.pause_for(pause).await
-    }
-
-    async fn pause_for(&self, pause: Duration) -> bool {
-        if self.cost.attempts >= WRITES_MAX || !self.has_time_after(pause) {
-            return false;
+        let can_pause = self.cost.attempts < WRITES_MAX && self.has_time_after(pause);
+        if can_pause {
+            tokio::time::sleep(pause).await;
         }
-        tokio::time::sleep(pause).await;
-        true
+        can_pause
     }
 
     /// Pauses if a repetition can help; false if it cannot, or there is no time left for one.

@@ -21,13 +21,13 @@ impl<T: Table> CompositeStore<T> {
     /// id. The new id keeps that apart from the request that enters now.
     pub(super) async fn take(
         &self,
-        targets: &mut [BucketRequest],
+        mut targets: Vec<BucketRequest>,
         context: &mut CallContext<'_>,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let mut may_reread_limits = true;
         let mut may_look_for_limit = true;
         loop {
-            let lane = self.lane(targets);
+            let lane = self.lane(&targets);
             let demand = |target: &BucketRequest| BucketDemand {
                 amounts: target.amounts.clone(),
                 configuration: target.configuration.clone(),
@@ -50,14 +50,14 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
-                    self.follow_newer_limits(targets, context).await;
+                    self.follow_newer_limits(&mut targets, context).await;
                     context.id = new_id();
                 }
                 // Stored limits are read again, once: an unknown limit may have been stored a
                 // moment ago, and a deleted limit may have made room for another one.
                 Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
-                    for target in &mut *targets {
+                    for target in &mut targets {
                         self.read_limits_again(target, context).boxed().await?;
                     }
                     context.id = new_id();
@@ -108,8 +108,8 @@ impl<T: Table> CompositeStore<T> {
 }
 
 /// The parts and the path of a grant.
-fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
-    let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
+fn granted(targets: Vec<BucketRequest>, done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
+    let parts = targets.into_iter().zip(done.images).map(|(target, image)| target.into_part(image));
     // `done.path` is `None` if an earlier attempt took the tokens. A grant needs a path, because
     // `Grant::is_held` reads `None` as held tokens.
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
@@ -126,7 +126,7 @@ mod tests {
     fn grant_of_an_earlier_attempt_is_never_taken_for_one_of_held_tokens() {
         let (path, images, leased, dropped) = (None, Vec::new(), Amounts::new(), Vec::new());
         let done = Done { path, images, leased, dropped, is_forced: false, attempts: 1 };
-        let (_, path) = granted(&[], done);
+        let (_, path) = granted(Vec::new(), done);
         assert_eq!(path, Some(WritePath::Unclaimed));
     }
 }

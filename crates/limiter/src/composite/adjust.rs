@@ -58,7 +58,7 @@ impl<T: Table> CompositeStore<T> {
         let resolved = match in_time {
             Ok(resolved) => resolved,
             Err(_) => {
-                lane.force(&context.id);
+                lane.lock().queue.force(&context.id);
                 submitted.await
             }
         };

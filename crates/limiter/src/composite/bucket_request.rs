@@ -21,21 +21,9 @@ impl BucketRequest {
         self.entry.newest.known()?.image
     }
 
-    /// The request as a part of a grant, with the newest known image.
-    #[cfg(feature = "leasing")]
-    pub(super) fn into_part(self) -> BucketGrant {
-        let image = self.image();
+    /// The request as a part of a grant, with this image of the bucket.
+    pub(super) fn into_part(self, image: Option<Arc<CompositeBucket>>) -> BucketGrant {
         let Self { bucket, amounts, configuration, .. } = self;
         BucketGrant { bucket, amounts, image, configuration }
-    }
-
-    /// The request as a part of a grant, with the image of the bucket after the grant.
-    pub(super) fn part(&self, image: Option<Arc<CompositeBucket>>) -> BucketGrant {
-        BucketGrant {
-            bucket: self.bucket.clone(),
-            amounts: self.amounts.clone(),
-            image,
-            configuration: self.configuration.clone(),
-        }
     }
 }

@@ -121,6 +121,7 @@ pub(super) async fn transact<T: Table>(
     let items = plans.len() + usize::from(mark.is_some());
     // Each write of a transaction is prepared and committed: two units.
     let refused_units = (0..items).map(|_| 2.0).sum();
+    let failed = |error| TableReply { write_units: refused_units, ..TableReply::of_error(error) };
     let reasons = match table.transact_write(&writes, mark.map(|(mark, _)| mark), &token).await {
         Ok(write_units) => {
             return TableReply::of_write(Answer::Written(vec![None; plans.len()]), write_units);
@@ -141,21 +142,13 @@ pub(super) async fn transact<T: Table>(
         match reason {
             Cancelled::None => found.push(None),
             Cancelled::ConditionFailed(image) => found.push(Some(image)),
-            Cancelled::Table(table_error) => {
-                return TableReply {
-                    write_units: refused_units,
-                    ..TableReply::of_error(table_error)
-                };
-            }
+            Cancelled::Table(table_error) => return failed(table_error),
         }
     }
     if found.iter().all(Option::is_none) {
         // None of the buckets' writes was the reason. So it was the write of the mark, although
         // there is no such mark: a conflict.
-        return TableReply {
-            write_units: refused_units,
-            ..TableReply::of_error(TableError::Conflict)
-        };
+        return failed(TableError::Conflict);
     }
     TableReply::of_write(Answer::ConditionFailed(found), refused_units)
 }

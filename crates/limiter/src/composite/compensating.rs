@@ -25,15 +25,14 @@ impl<T: Table> CompositeStore<T> {
         &self,
         mut targets: Vec<BucketRequest>,
         context: &mut CallContext<'_>,
-        clock: &dyn Clock,
         deadline: Duration,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
+        let clock = context.clock;
         let left = context.deadline.saturating_duration_since(Instant::now());
         let mut contexts = [CallContext::new(clock, left), CallContext::new(clock, left)];
         let [first, second] = &mut contexts;
-        let (child, parent) = targets.split_at_mut(1);
-        let (child, parent) = (self.take(child, first), self.take(parent, second));
-        let (child, parent) = tokio::join!(child, parent);
+        let parent = targets.split_off(1);
+        let (child, parent) = tokio::join!(self.take(targets, first), self.take(parent, second));
         for part in &contexts {
             context.cost += part.cost;
         }
@@ -42,10 +41,7 @@ impl<T: Table> CompositeStore<T> {
                 parts.extend(parents);
                 Ok((parts, path))
             }
-            (Ok((taken, _)), Err(error)) => {
-                Err(self.compensate(taken, error, clock, deadline).await)
-            }
-            (Err(error), Ok((taken, _))) => {
+            (Ok((taken, _)), Err(error)) | (Err(error), Ok((taken, _))) => {
                 Err(self.compensate(taken, error, clock, deadline).await)
             }
             (Err(child), Err(parent)) => Err(joined(child, parent)),

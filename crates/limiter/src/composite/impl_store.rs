@@ -24,13 +24,13 @@ impl<T: Table> Store for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         async move {
             let mut context = CallContext::new(clock, request.deadline);
-            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
+            let targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
             let is_split =
                 targets.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
             let (parts, path) = if is_split {
-                self.side_by_side(targets, &mut context, clock, request.deadline).await?
+                self.side_by_side(targets, &mut context, request.deadline).await?
             } else {
-                self.take(&mut targets, &mut context).await?
+                self.take(targets, &mut context).await?
             };
             Ok(Grant { parts, cost: Cost { path, ..context.cost } })
         }
@@ -66,10 +66,8 @@ impl<T: Table> Store for CompositeStore<T> {
         async move {
             let mut context = CallContext::new(clock, deadline);
             let read = self.table.read(&[ItemKey::SchemaVersion], Consistency::Eventual);
-            match context.in_time(read).await {
-                Ok(_) => Ok(()),
-                Err(table_error) => Err(context.fail_with(table_error)),
-            }
+            let result = context.in_time(read).await.map(drop);
+            result.map_err(|table_error| context.fail_with(table_error))
         }
         .boxed()
     }

@@ -8,9 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{
-    Answer, BucketId, Counts, EpochMillis, QueueSettings, RequestId, Write, WriteQueue,
-};
+use sluicegate_core::{Answer, BucketId, Counts, EpochMillis, QueueSettings, Write, WriteQueue};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -106,17 +104,6 @@ impl Lane {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
         lock(&self.state)
-    }
-
-    /// Lets a waiting correction give up its conditions on the balance.
-    pub(super) fn force(&self, id: &RequestId) {
-        self.lock().queue.force(id);
-    }
-
-    /// The most that a lease with an unknown outcome took.
-    #[cfg(feature = "leasing")]
-    pub(super) fn lease_in_doubt(&self, id: &RequestId) -> Option<sluicegate_core::Amounts> {
-        self.lock().queue.lease_in_doubt(id)
     }
 
     /// Takes in the images that other lanes learned of the buckets.

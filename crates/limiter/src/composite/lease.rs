@@ -39,7 +39,11 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             let mut context = CallContext::reading(clock, deadline);
             let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
             self.follow_newer_limits(&mut targets, &mut context).await;
-            Ok(Some(targets.into_iter().map(BucketRequest::into_part).collect()))
+            let part = |target: BucketRequest| {
+                let image = target.image();
+                target.into_part(image)
+            };
+            Ok(Some(targets.into_iter().map(part).collect()))
         }
         .boxed()
     }
@@ -86,7 +90,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     Ok(LeaseOutcome { id, leased, image, cost: Cost { path, ..cost } })
                 }
                 Err((error, is_ambiguous)) => {
-                    let leased = lane.lease_in_doubt(&id);
+                    let leased = lane.lock().queue.lease_in_doubt(&id);
                     let leased = leased.or_else(|| is_ambiguous.then(Amounts::new));
                     let remembered = Vec::new();
                     let in_doubt = leased.map(|leased| LeaseInDoubt {

@@ -21,7 +21,6 @@ use super::known_buckets::{Entry, KnownConfiguration, MadeFrom};
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
-use crate::store_error::SetupError;
 use crate::table::{Consistency, ReadItems, Table};
 
 /// Says if the limits of a bucket are read from the table.
@@ -61,7 +60,9 @@ impl<T: Table> CompositeStore<T> {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let wanted = ConfigQuery { bucket: bucket(&parent), explicit, lookup };
             let (mut target, _) = self.target(&wanted, &request.amounts, false, context).await?;
-            target.drop_amounts_without_limit();
+            // A parent is not asked for a limit that it does not have.
+            let (image, configuration) = (target.image(), &target.configuration);
+            target.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));
             if !target.amounts.is_empty() || lookup == Lookup::Always {
                 targets.push(target);
             }
@@ -102,7 +103,8 @@ impl<T: Table> CompositeStore<T> {
                 None => missing.push(ItemKey::Entity(bucket.entity.clone())),
             }
         }
-        let needs_stored = wanted.needs_stored(amounts);
+        let needs_stored = wanted.lookup == Lookup::Always
+            || amounts.keys().any(|limit| !wanted.explicit.contains_key(limit));
         let remembered = self.remembered(&entry, wanted, needs_stored, now);
         let mut levels = None;
         if remembered.is_none() && needs_stored {
@@ -213,9 +215,16 @@ impl<T: Table> CompositeStore<T> {
         });
         let found: ReadItems = found.ok()?;
         context.spend_reads(found.read_units);
-        self.learn_levels(&keys, &found, &mut levels, context.now())
-            .inspect_err(|error| tracing::warn!(%bucket, %error, "stored limits cannot be used"))
-            .ok()?;
+        let now = context.now();
+        for (key, item) in keys.iter().zip(&found.items) {
+            let learned = self.directory.learn(key, item.as_ref(), Consistency::Strong, now);
+            let learned = learned.inspect_err(
+                |error| tracing::warn!(%bucket, %error, "stored limits cannot be used"),
+            );
+            if let Some(Learned::Limits(scope, answer)) = learned.ok()? {
+                levels.learn(&scope, answer);
+            }
+        }
         let known = resolve_and_remember(entry, &configuration.explicit, Some(levels));
         if !known.is_behind(image) {
             return Some(known);
@@ -225,24 +234,6 @@ impl<T: Table> CompositeStore<T> {
             stored.outranks = Some(image.config_stamp);
         }
         Some(Arc::new(known))
-    }
-
-    /// Takes in the answer of a strongly consistent read.
-    fn learn_levels(
-        &self,
-        keys: &[ItemKey],
-        found: &ReadItems,
-        levels: &mut Levels,
-        now: EpochMillis,
-    ) -> Result<(), SetupError> {
-        for (key, item) in keys.iter().zip(&found.items) {
-            if let Some(Learned::Limits(scope, answer)) =
-                self.directory.learn(key, item.as_ref(), Consistency::Strong, now)?
-            {
-                levels.learn(&scope, answer);
-            }
-        }
-        Ok(())
     }
 
     /// Reads the limits of a bucket again, by a strongly consistent read.
@@ -286,22 +277,6 @@ struct ConfigQuery<'a> {
     bucket: BucketId,
     explicit: &'a Arc<Rules>,
     lookup: Lookup,
-}
-
-impl ConfigQuery<'_> {
-    fn needs_stored(&self, amounts: &Amounts) -> bool {
-        self.lookup == Lookup::Always
-            || amounts.keys().any(|limit| !self.explicit.contains_key(limit))
-    }
-}
-
-impl BucketRequest {
-    /// A parent is not asked for a limit that it does not have.
-    fn drop_amounts_without_limit(&mut self) {
-        let image = self.image();
-        let configuration = &self.configuration;
-        self.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));
-    }
 }
 
 #[cfg(test)]

@@ -295,10 +295,8 @@ impl Store for RedisStore {
             let mut context = CallContext::new(clock, deadline);
             let time = redis::cmd("TIME");
             let asked = async { self.connection.send(&time).await.map_err(error::of) };
-            match context.in_time(asked).await {
-                Ok(_) => Ok(()),
-                Err(table_error) => Err(context.fail_with(table_error)),
-            }
+            let result = context.in_time(asked).await.map(drop);
+            result.map_err(|table_error| context.fail_with(table_error))
         }
         .boxed()
     }
