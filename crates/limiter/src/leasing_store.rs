@@ -1,10 +1,5 @@
 //! The operations that leasing needs of a store: to lease and settle in one write, to find out the
 //! result of a lost write, to correct and to read.
-//!
-//! A write whose answer was lost is in doubt: it may have been done, or may still be done. Until
-//! its result is known, no token that it returned or counted may be used again.
-//! [`LeaseCalls::lease`] finds out the result when it sends the write again under its id.
-//! Afterwards the lost attempt cannot take effect while the bucket remembers that id.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

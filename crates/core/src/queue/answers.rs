@@ -166,8 +166,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Pauses after several outrun writes in a row. The first ones need no pause: a failed
-    /// condition returns the current item, so another attempt at once has the best chance.
+    /// Pauses after several outrun writes in a row ([`OUTRUNS_BEFORE_PAUSE`]).
     fn pause_after_outruns(&mut self) {
         let only_corrects = self.only_corrects();
         let most =

@@ -16,9 +16,7 @@ use crate::{
 /// The demand of a write on one bucket: the sums over its requests, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the sum that the requests of this write take, up to and including the last
-    /// acquire or lease of that limit. Later corrections do not count. The balance, with refill and
-    /// returned tokens, must reach this sum.
+    /// See [`Debit::floors`].
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.

@@ -75,10 +75,9 @@ impl Guard {
                 let cause = Cause::Unanswered(described(&source).into());
                 self.degrade(request, cause, || source)
             }
-            // `Unavailable` with an `AcquireError` inside: the store answers, but the request is in
-            // doubt (`error_at_deadline` in `composite/request_error.rs`). The wrapper tells the
-            // caller that tokens may have been taken. `Contended` says this itself, so the guard
-            // returns it bare. No other inner error says it, so the guard keeps the wrapper.
+            // The store answers, but the request is in doubt (`composite/request_error.rs`).
+            // `Contended` says this itself, so the guard returns it bare. No other inner error says
+            // it, so the guard keeps the wrapper.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
