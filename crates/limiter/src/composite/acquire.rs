@@ -1,11 +1,14 @@
-//! Acquires tokens: finds the buckets of a request, enters them into their lane, and turns the
-//! outcome into the caller's result.
+//! Acquires and leases: enters a request into its lane, and turns the outcome into the caller's
+//! result.
+
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRequest, WritePath};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
+use super::lane::Lane;
 use super::request_error::{error_at_deadline, in_doubt_if, setup_error};
 use super::table_call::Resolved;
 use crate::call::{CallContext, new_id};
@@ -15,26 +18,41 @@ use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
-    ///
-    /// A request gets a new id before it enters the queue again. A lost write may have carried it
-    /// under the old id. If that write happened, the queue gives back what it took under the old
-    /// id. The new id keeps that apart from the request that enters now.
     pub(super) async fn take(
         &self,
         mut targets: Vec<BucketRequest>,
         context: &mut CallContext<'_>,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
-        let mut may_reread_limits = true;
-        let mut may_look_for_limit = true;
+        let lane = self.lane(&targets);
+        let done = self.resolve(&lane, &Purpose::Acquire, &mut targets, context).await;
+        done.map(|done| granted(targets, done)).map_err(|(error, _)| error)
+    }
+
+    /// Enters an acquire or a lease into its lane, until it is done or fails. The flag beside an
+    /// error is true if the outcome can never be known.
+    ///
+    /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
+    /// under the old id. If that write happened, the queue gives back what it took under the old
+    /// id. The new id keeps that apart from the request that enters now. A lease keeps its id, as a
+    /// lost lease may have it. Its `Contended` and `Setup` do not say that it is in doubt: its lane
+    /// does (`WriteQueue::lease_in_doubt`).
+    pub(super) async fn resolve(
+        &self,
+        lane: &Arc<Lane>,
+        purpose: &Purpose,
+        targets: &mut [BucketRequest],
+        context: &mut CallContext<'_>,
+    ) -> Result<Done, (AcquireError, bool)> {
+        let is_acquire = *purpose == Purpose::Acquire;
+        let (mut may_reread_limits, mut may_look_for_limit) = (true, true);
         loop {
-            let lane = self.lane(&targets);
             let demand = |target: &BucketRequest| BucketDemand {
                 amounts: target.amounts.clone(),
                 configuration: target.configuration.clone(),
             };
             let request = || QueuedRequest {
                 id: context.id.clone(),
-                purpose: Purpose::Acquire,
+                purpose: purpose.clone(),
                 buckets: targets.iter().map(demand).collect(),
                 started_at: context.started_at,
                 may_reread_limits,
@@ -42,45 +60,47 @@ impl<T: Table> CompositeStore<T> {
             let resolved = lane.submit(self, &request, context.deadline, context.clock).await;
             let Resolved { outcome, cost, table_error } = match resolved {
                 Ok(resolved) => resolved,
-                Err(left) => return Err(error_at_deadline(left, context)),
+                Err(left) => return Err((error_at_deadline(left, context), false)),
             };
             context.cost += cost;
-            match outcome {
-                Outcome::Done(done) => return Ok(granted(targets, done)),
-                Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
+            let contended = AcquireError::Contended { attempts: context.cost.attempts };
+            let failed = match outcome {
+                Outcome::Done(done) => return Ok(done),
+                Outcome::Refused(limits) => Some((false, AcquireError::refused(limits.concat()))),
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
-                    self.follow_newer_limits(&mut targets, context).await;
-                    context.id = new_id();
+                    self.follow_newer_limits(targets, context).await;
+                    None
                 }
                 // Stored limits are read again, once: an unknown limit may have been stored a
                 // moment ago, and a deleted limit may have made room for another one.
                 Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
-                    for target in &mut targets {
-                        self.read_limits_again(target, context).boxed().await?;
+                    for target in &mut *targets {
+                        let read = self.read_limits_again(target, context).boxed().await;
+                        read.map_err(|error| (error, false))?;
                     }
-                    context.id = new_id();
+                    None
                 }
                 Outcome::UnknownLimit(limit) => {
-                    return Err(InvalidRequest::UnknownLimit(limit).into());
+                    Some((false, InvalidRequest::UnknownLimit(limit).into()))
                 }
                 Outcome::NoRoom(index, limit) => {
                     let (entity, max) = (targets[index].bucket.entity.clone(), LIMITS_MAX);
-                    return Err(InvalidRequest::BucketFull { entity, limit, max }.into());
+                    Some((false, InvalidRequest::BucketFull { entity, limit, max }.into()))
                 }
                 Outcome::Failed { is_in_doubt } => {
-                    let error = AcquireError::Setup(setup_error(table_error.as_deref()));
-                    return Err(in_doubt_if(is_in_doubt, error));
+                    Some((is_in_doubt, AcquireError::Setup(setup_error(table_error.as_deref()))))
                 }
-                Outcome::Contended { is_in_doubt } => {
-                    let error = AcquireError::Contended { attempts: context.cost.attempts };
-                    return Err(in_doubt_if(is_in_doubt, error));
-                }
-                Outcome::Ambiguous => {
-                    let error = AcquireError::Contended { attempts: context.cost.attempts };
-                    return Err(in_doubt_if(true, error));
-                }
+                Outcome::Contended { is_in_doubt } => Some((is_in_doubt, contended)),
+                // The table answered, so this is no outage.
+                Outcome::Ambiguous => return Err((in_doubt_if(true, contended), true)),
+            };
+            if let Some((is_in_doubt, error)) = failed {
+                return Err((in_doubt_if(is_in_doubt && is_acquire, error), false));
+            }
+            if is_acquire {
+                context.id = new_id();
             }
         }
     }

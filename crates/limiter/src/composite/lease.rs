@@ -10,20 +10,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    Acquire, Amounts, BucketDemand, BucketId, CompositeBucket, Configuration, LIMITS_MAX,
-    LeaseTerms, Outcome, Purpose, QueuedRequest, RefillHint, evaluate, reconfigure,
+    Acquire, Amounts, BucketId, CompositeBucket, Configuration, LeaseTerms, Purpose, RefillHint,
+    evaluate, reconfigure,
 };
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::lane::Lane;
-use super::request_error::{error_at_deadline, setup_error};
-use super::table_call::Resolved;
 use super::targets::Lookup;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::cost::Cost;
-use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
+use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::{LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
 use crate::table::Table;
@@ -76,13 +73,20 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         async move {
             let mut context = lease.call_context(in_doubt.as_ref(), clock);
+            let entry = self.entry(lease.bucket);
             // The lane that sent a lost write knows its outcome, even if the cache has forgotten
             // the lane.
             let lane = in_doubt.and_then(|in_doubt| in_doubt.lane);
-            let lane = lane.unwrap_or_else(|| {
-                self.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
-            });
-            let result = self.lease_from(&lane, lease, &mut context).await;
+            let lane = lane.unwrap_or_else(|| entry.lane(lease.bucket, self.queue_settings()));
+            let terms = terms(lease);
+            let target = BucketRequest {
+                bucket: lease.bucket.clone(),
+                amounts: terms.least(),
+                configuration: Arc::new(lease.configuration.clone()),
+                entry,
+            };
+            let purpose = Purpose::Lease(Arc::new(terms));
+            let result = self.resolve(&lane, &purpose, &mut [target], &mut context).await;
             let CallContext { id, cost, .. } = context;
             match result {
                 Ok(sluicegate_core::Done { leased, images, path, .. }) => {
@@ -152,84 +156,6 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Corrected, AdjustError>> {
         self.make_correction(correction, clock).boxed()
-    }
-}
-
-impl<T: Table> CompositeStore<T> {
-    /// Carries out a lease. The flag beside an error is true if the outcome can never be known.
-    async fn lease_from(
-        &self,
-        lane: &Arc<Lane>,
-        lease: &LeaseRequest<'_>,
-        context: &mut CallContext<'_>,
-    ) -> Result<sluicegate_core::Done, (AcquireError, bool)> {
-        let bucket = lease.bucket;
-        let terms = Arc::new(terms(lease));
-        let mut configuration = Arc::new(lease.configuration.clone());
-        let (mut may_reread_limits, mut may_look_for_limit) = (true, true);
-        loop {
-            let request = || QueuedRequest {
-                id: context.id.clone(),
-                purpose: Purpose::Lease(terms.clone()),
-                buckets: vec![BucketDemand {
-                    amounts: terms.least(),
-                    configuration: configuration.clone(),
-                }],
-                started_at: context.started_at,
-                may_reread_limits,
-            };
-            let resolved = lane.submit(self, &request, context.deadline, context.clock).await;
-            let Resolved { outcome, cost, table_error } = match resolved {
-                Ok(resolved) => resolved,
-                Err(left) => return Err((error_at_deadline(left, context), false)),
-            };
-            context.cost += cost;
-            let error: AcquireError = match outcome {
-                Outcome::Done(done) => return Ok(done),
-                Outcome::Refused(limits) => AcquireError::refused(limits.concat()),
-                Outcome::OutdatedLimits(_) => {
-                    may_reread_limits = false;
-                    let entry = self.entry(bucket);
-                    if let Some(image) = entry.newest.known().and_then(|known| known.image) {
-                        let newer = self.newer_configuration(
-                            bucket,
-                            &entry,
-                            &configuration,
-                            &image,
-                            context,
-                        );
-                        configuration = newer.boxed().await.unwrap_or(configuration);
-                    }
-                    continue;
-                }
-                // As for an acquire. The id stays, as a lost lease may have it.
-                Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
-                    may_look_for_limit = false;
-                    let (bucket, entry) = (bucket.clone(), self.entry(bucket));
-                    let amounts = terms.least();
-                    let mut target = BucketRequest { bucket, amounts, configuration, entry };
-                    let read = self.read_limits_again(&mut target, context).boxed().await;
-                    read.map_err(|error| (error, false))?;
-                    configuration = target.configuration;
-                    continue;
-                }
-                Outcome::UnknownLimit(limit) => InvalidRequest::UnknownLimit(limit).into(),
-                Outcome::NoRoom(_, limit) => {
-                    let (entity, max) = (bucket.entity.clone(), LIMITS_MAX);
-                    InvalidRequest::BucketFull { entity, limit, max }.into()
-                }
-                Outcome::Ambiguous => {
-                    // The table answered, so this is no outage.
-                    let lost = AcquireError::Contended { attempts: context.cost.attempts };
-                    return Err((AcquireError::Unavailable(lost.into()), true));
-                }
-                Outcome::Contended { .. } => {
-                    AcquireError::Contended { attempts: context.cost.attempts }
-                }
-                Outcome::Failed { .. } => AcquireError::Setup(setup_error(table_error.as_deref())),
-            };
-            return Err((error, false));
-        }
     }
 }
 
