@@ -30,8 +30,9 @@ impl<W> WriteQueue<W> {
     /// Ends all unacked writes: the write that just happened has fenced them, so none of them can
     /// happen while the item remembers their ids. A fence succeeds only if the item has none of
     /// those ids. So a fenced write had not happened, unless the item had forgotten its id by then
-    /// (`image_cannot_tell`): then the write is ambiguous. The fence itself adds ids, which may push
-    /// out the last of `ids_before`. So a write that had not happened may count as ambiguous, too.
+    /// (`image_cannot_tell`): then the write is ambiguous. The fence itself adds ids, which may
+    /// push out the last of `ids_before`. So a write that had not happened may count as ambiguous,
+    /// too.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.

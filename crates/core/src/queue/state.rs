@@ -27,8 +27,8 @@ pub struct WriteQueue<W> {
     /// Requests that took effect, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
-    /// Corrections and leases that ended after their callers left, in case they enter again, and the
-    /// tokens that they leased. `None`: the item can no longer tell if the request took effect.
+    /// Corrections and leases that ended after their callers left, in case they enter again, and
+    /// the tokens that they leased. `None`: the item can no longer tell if the request took effect.
     pub(super) ended_without_caller: Vec<(RequestId, Option<Amounts>)>,
     /// Ids of lost writes. A write gets the id of one of its requests or a new one (`launch`), but
     /// none of these: see [`note_lost_id`](WriteQueue::note_lost_id).
