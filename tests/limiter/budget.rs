@@ -227,7 +227,7 @@ async fn used_up_bucket_does_not_come_back_full() {
     for days in 0..75 {
         let is_there = table.stored(&bucket(&format!("idle-{days}"), "r")).await.is_some();
         let refill = budget().check().unwrap().1.refill();
-        let is_full = refill.gap(ago(days), now) > 0;
+        let is_full = refill.accrued_between(ago(days), now) > 0;
         assert!(is_there || is_full, "the bucket of {days} days ago was deleted before it is full");
         gone += u32::from(!is_there);
         let asked = ask(&limiter, days).await;

@@ -130,7 +130,7 @@ impl Refill {
     /// Millitokens earned since the last claim at `refilled_at`; zero when `now` is before it (a
     /// clock that is behind claims nothing).
     #[must_use]
-    pub fn gap(self, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
+    pub fn accrued_between(self, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
         // Also saves two wide divisions for requests within one millisecond.
         if now <= refilled_at {
             return 0;
@@ -145,7 +145,7 @@ impl Refill {
     /// The debt of a stored balance that a boundary since the last claim forgives, in millitokens.
     pub(crate) fn forgiven(self, stored: i128, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
         let forgives = self.by_calendar.is_some_and(|at| at.debt == Debt::Forgiven);
-        let is_forgiven = forgives && stored < 0 && self.gap(refilled_at, now) > 0;
+        let is_forgiven = forgives && stored < 0 && self.accrued_between(refilled_at, now) > 0;
         if is_forgiven { -stored } else { 0 }
     }
 
@@ -268,7 +268,7 @@ impl Rule {
         let stored = i128::from(stored.get());
         let refilled = stored
             + self.refill.forgiven(stored, refilled_at, now)
-            + self.refill.gap(refilled_at, now);
+            + self.refill.accrued_between(refilled_at, now);
         Millitokens::saturating(refilled.min(self.burst.get().into()))
     }
 

@@ -28,10 +28,10 @@ fn a_hundred_thousand_claims_telescope_for_every_rate() {
             // Mostly a few milliseconds, at times an hour.
             let ahead = if step % 97 == 0 { step % 3_600_000 } else { step % 50 };
             let next = now + i64::try_from(ahead).unwrap();
-            claimed += refill.gap(at(now), at(next));
+            claimed += refill.accrued_between(at(now), at(next));
             now = next;
         }
-        assert_eq!(claimed, refill.gap(at(T0), at(now)), "{amount} per {period_ms} ms");
+        assert_eq!(claimed, refill.accrued_between(at(T0), at(now)), "{amount} per {period_ms} ms");
         // The ideal, as an exact fraction over the period: off by less than one millitoken.
         let ideal = i128::from(now - T0) * i128::from(amount);
         let error = claimed * i128::from(period_ms) - ideal;
@@ -42,8 +42,9 @@ fn a_hundred_thousand_claims_telescope_for_every_rate() {
 #[test]
 fn one_per_day_earns_although_it_is_claimed_every_second() {
     let refill = Refill::new(milli(1_000), DAY_MS).unwrap();
-    let claimed: i128 =
-        (0..86_400).map(|s| refill.gap(at(T0 + s * 1_000), at(T0 + (s + 1) * 1_000))).sum();
+    let claimed: i128 = (0..86_400)
+        .map(|s| refill.accrued_between(at(T0 + s * 1_000), at(T0 + (s + 1) * 1_000)))
+        .sum();
     assert_eq!(claimed, 1_000);
 }
 
@@ -59,7 +60,7 @@ fn a_full_bucket_stays_at_its_burst_and_a_debt_is_earned_back() {
 fn a_clock_that_goes_back_earns_nothing() {
     let rule = rule(60_000, 60_000, 60_000);
     assert_eq!(rule.effective(milli(10), at(T0), at(T0 - 1)).get(), 10);
-    assert_eq!(rule.refill().gap(at(T0), at(0)), 0);
+    assert_eq!(rule.refill().accrued_between(at(T0), at(0)), 0);
 }
 
 #[test]
@@ -108,8 +109,8 @@ proptest! {
     ) {
         let refill = Refill::new(milli(amount), period_ms).unwrap();
         instants.sort_unstable();
-        let parts: i128 = instants.windows(2).map(|w| refill.gap(at(w[0]), at(w[1]))).sum();
-        let whole = refill.gap(at(instants[0]), at(instants[instants.len() - 1]));
+        let parts: i128 = instants.windows(2).map(|w| refill.accrued_between(at(w[0]), at(w[1]))).sum();
+        let whole = refill.accrued_between(at(instants[0]), at(instants[instants.len() - 1]));
         prop_assert_eq!(parts, whole);
     }
 
@@ -246,7 +247,7 @@ proptest! {
         mut instants in proptest::collection::vec(0..=EpochMillis::MAX.get(), 2..20),
     ) {
         instants.sort_unstable();
-        let gap = |from, until| rule.refill().gap(at(from), at(until));
+        let gap = |from, until| rule.refill().accrued_between(at(from), at(until));
         let parts: i128 = instants.windows(2).map(|w| gap(w[0], w[1])).sum();
         prop_assert_eq!(parts, gap(instants[0], instants[instants.len() - 1]));
     }

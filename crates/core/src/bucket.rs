@@ -64,7 +64,7 @@ impl CompositeBucket {
     pub(crate) fn has_boundary(&self, after: EpochMillis, until: EpochMillis) -> bool {
         self.limits.values().any(|balance| {
             let refill = balance.rule.refill();
-            refill.calendar().is_some() && refill.gap(after, until) > 0
+            refill.calendar().is_some() && refill.accrued_between(after, until) > 0
         })
     }
 

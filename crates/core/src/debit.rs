@@ -81,11 +81,11 @@ pub(crate) fn take_unclaimed(
 ) -> Option<WritePlan> {
     let image = view.image;
     let is_assumed = hint == RefillHint::AssumeRefilled;
-    let claimed_at_least = debit.interval.before(view.now);
-    if !is_assumed && image.refilled_at < claimed_at_least {
+    let oldest_claim_at = debit.interval.before(view.now);
+    if !is_assumed && image.refilled_at < oldest_claim_at {
         return None;
     }
-    let since = claimed_at_least.max(image.refilled_at);
+    let since = oldest_claim_at.max(image.refilled_at);
     let mut plan = debit.plan(WritePath::Unclaimed);
     plan.conditions.push(Condition::RefilledSince(since));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
@@ -94,7 +94,7 @@ pub(crate) fn take_unclaimed(
         let floor = debit.floors.of(limit);
         let balance = image.limits.get(limit)?;
         let refill = balance.rule.refill();
-        if refill.calendar().is_some() && refill.gap(since, view.now) > 0 {
+        if refill.calendar().is_some() && refill.accrued_between(since, view.now) > 0 {
             // A calendar's boundary must be claimed first. Otherwise tokens taken after the
             // boundary would look like a debt from before it, and might be forgiven.
             return None;
@@ -103,7 +103,7 @@ pub(crate) fn take_unclaimed(
             // Take only while the balance has room for the refill that is not claimed yet. Refill
             // above the cap is lost. If the bucket is full by now, taking would make room, and the
             // next claim would add refill that was lost already.
-            let unclaimed = refill.gap(since, view.now);
+            let unclaimed = refill.accrued_between(since, view.now);
             let room = i128::from(balance.rule.burst().get()) - unclaimed;
             let ceiling = milli(room - i128::from(returned.get()));
             if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
@@ -135,11 +135,11 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let mut after = BTreeMap::new();
     let mut expiry_conditions = Vec::new();
     let mut lowers_amount = false;
-    // The stream of changes must show what is returned or counted, so this write keeps such a limit.
-    // The item keeps its versions with it, and a later write removes it.
-    let is_settled = |limit: &LimitName| debit.of(limit) != [Millitokens::ZERO; 3];
+    // The stream of changes must show what is returned or counted, so this write keeps such a limit,
+    // and the versions of the item. A later write removes the limit.
+    let is_touched = |limit: &LimitName| debit.of(limit) != [Millitokens::ZERO; 3];
     for (limit, balance) in &image.limits {
-        if differences.removed.contains(limit) && !is_settled(limit) {
+        if differences.removed.contains(limit) && !is_touched(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
             continue;
         }
@@ -196,7 +196,7 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     if image.rules_hash.as_ref() != Some(&hash) {
         plan.changes.push(Change::RulesHash(hash));
     }
-    let keeps_removed = differences.removed.iter().any(is_settled);
+    let keeps_removed = differences.removed.iter().any(is_touched);
     if let Some(versions) = differences.versions.filter(|_| !keeps_removed) {
         // Another writer may have brought the item to newer stored limits without a change of rules
         // or refill time. Only this condition fails then.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::as_deadline;
+use crate::call::clamped_time;
 use crate::clock::{Clock, SharedClock};
 use crate::degraded::OnUnavailable;
 use crate::guard::{BreakerConfig, CallSettings, Guard};
@@ -89,14 +89,14 @@ impl<S: Store> LimiterBuilder<S> {
     /// compensating cascade gives tokens back. Until the store has answered once, calls have the
     /// [`connect_deadline`](Self::connect_deadline) if that is longer.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.settings.deadline = Some(as_deadline(deadline));
+        self.settings.deadline = Some(clamped_time(deadline));
         self
     }
 
     /// The most time that a call, or a probe of an unavailable store, may take while a connection
     /// has to be made; default 2 s. [`warm_up`](Limiter::warm_up) makes the connection ahead.
     pub fn connect_deadline(mut self, deadline: Duration) -> Self {
-        self.settings.connect_deadline = as_deadline(deadline);
+        self.settings.connect_deadline = clamped_time(deadline);
         self
     }
 

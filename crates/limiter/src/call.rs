@@ -56,7 +56,7 @@ impl<'a> CallContext<'a> {
             clock,
             id,
             started_at: clock.now(),
-            deadline: Instant::now() + as_deadline(time),
+            deadline: Instant::now() + clamped_time(time),
             cost: Cost::default(),
             pause: Duration::from_millis(1),
             quickest: PAUSE_MAX,
@@ -156,12 +156,12 @@ pub(crate) async fn in_time<F: Future>(deadline: Instant, future: F) -> Result<F
     }
 }
 
-/// Clamped so that `Instant + deadline` cannot overflow.
-pub(crate) fn as_deadline(time: Duration) -> Duration {
+/// The time, cut so that `Instant + time` cannot overflow.
+pub(crate) fn clamped_time(time: Duration) -> Duration {
     time.min(DEADLINE_MAX)
 }
 
-/// A new id that no request had: a bucket that remembers an id treats its request as granted.
+/// A new id, never used before: a bucket treats a request whose id it remembers as granted.
 ///
 /// Every id comes from the operating system. A generator in the process would repeat its sequence
 /// in each clone of the process (`fork`, Lambda's `SnapStart`, any snapshot of a virtual machine);

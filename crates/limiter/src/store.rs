@@ -93,9 +93,9 @@ pub trait Store: Any + Send + Sync {
         None
     }
 
-    /// The number of answers that a store behind this one gave to a store that leases, for writes
-    /// and reads of its own. A grant of held tokens does not show them.
-    fn answers(&self) -> u64 {
+    /// Of a store that leases: the number of answers that the store behind it gave to the calls that
+    /// leasing makes. A grant of held tokens does not show them.
+    fn leasing_answers(&self) -> u64 {
         0
     }
 

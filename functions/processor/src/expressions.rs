@@ -118,7 +118,7 @@ const AMOUNTS_MAX: usize = 40;
 
 /// Adds an update to its window, stores the amounts of calendar limits and advances the watermark,
 /// in one conditional write.
-pub(crate) fn count(
+pub(crate) fn count_records(
     group: &WindowGroup<'_>,
     update: &WindowUpdate,
     expiry_s: Option<i64>,
@@ -276,11 +276,20 @@ mod tests {
         let group = &groups()[0];
         let update = group.next_update(None).unwrap();
         let none = BTreeMap::new();
-        insta::assert_snapshot!("count", shown(&count(group, &update, Some(1_777_388_400), &none)));
-        insta::assert_snapshot!("count_forever", shown(&count(group, &update, None, &none)));
+        insta::assert_snapshot!(
+            "count",
+            shown(&count_records(group, &update, Some(1_777_388_400), &none))
+        );
+        insta::assert_snapshot!(
+            "count_forever",
+            shown(&count_records(group, &update, None, &none))
+        );
         let amounts =
             [(LimitName::new("usd").unwrap(), Millitokens::from_tokens(7).unwrap())].into();
-        insta::assert_snapshot!("count_with_amount", shown(&count(group, &update, None, &amounts)));
+        insta::assert_snapshot!(
+            "count_with_amount",
+            shown(&count_records(group, &update, None, &amounts))
+        );
         let claims = ["usd#80%", "tpm#5/day"].map(ToOwned::to_owned);
         insta::assert_snapshot!("claim", shown(&claim(&claims)));
         insta::assert_snapshot!(

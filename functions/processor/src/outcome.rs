@@ -43,8 +43,9 @@ pub struct Outcome {
     pub failures: Vec<Failure>,
     /// Keys of the usage windows that this event updated or tried to update.
     pub window_keys: Vec<ItemKey>,
-    /// Records that one of their windows counted now, and another one did not, because it was past
-    /// them. It counted them before, or another delivery came before them and it lacks them.
+    /// Records that one of their windows counted now, and that another one skipped because its
+    /// watermark was past them. That window had counted them before, or a delivery of later records
+    /// came first, and it lacks them.
     pub partly_counted: u64,
 }
 

@@ -73,7 +73,7 @@ impl Processor {
     /// Reads the waiting alerts of the outbox if the last read is a minute old, or if it was not
     /// complete and all alerts that it found are closed.
     async fn read_alerts(&self, deadline: Instant) -> Result<(), String> {
-        let Some(outbox) = self.outbox.as_deref().filter(|_| !self.is_elsewhere()) else {
+        let Some(outbox) = self.outbox.as_deref().filter(|_| !self.is_counted_elsewhere()) else {
             return Ok(());
         };
         let (client, settings) = (&self.client, &self.settings);
@@ -82,7 +82,7 @@ impl Processor {
     }
 
     async fn deliver_known_alerts(&self, deadline: Instant) -> Deliveries {
-        match self.outbox.as_deref().filter(|_| !self.is_elsewhere()) {
+        match self.outbox.as_deref().filter(|_| !self.is_counted_elsewhere()) {
             Some(outbox) => outbox.deliver(&self.client, &self.settings.table, deadline).await,
             None => Deliveries::default(),
         }
@@ -102,7 +102,7 @@ impl Processor {
 
     /// True if another region counts this table. Then this processor leaves every record alone.
     #[must_use]
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn is_counted_elsewhere(&self) -> bool {
         let here = self.client.config().region().map(Region::as_ref);
         self.settings.home_region.as_deref().is_some_and(|home| Some(home) != here)
     }
@@ -117,7 +117,7 @@ impl Processor {
     /// the table, as [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the
     /// table, no record is reported as failed, and no alert is delivered.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
-        if self.is_elsewhere() {
+        if self.is_counted_elsewhere() {
             let report = Report { records: as_u64(records.len()), ..Report::default() };
             return OutcomeBuilder::new(report).into_outcome(records);
         }

@@ -166,7 +166,7 @@ impl WindowWriter<'_> {
                 (amounts.collect(), ReturnValue::AllNew)
             }
         };
-        let built = expressions::count(self.group, update, self.expiry_s(), &amounts);
+        let built = expressions::count_records(self.group, update, self.expiry_s(), &amounts);
         let request = self
             .client
             .update_item()

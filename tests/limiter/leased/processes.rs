@@ -114,7 +114,7 @@ fn check_stream(images: &[CompositeBucket]) -> i64 {
 fn earned(images: &[CompositeBucket]) -> i128 {
     let [first, .., last] = images else { panic!("{} images", images.len()) };
     let (rule, until) = (first.limits[&name("rps")].rule, at(last.refilled_at.get() + 100));
-    i128::from(rule.burst().get()) + rule.refill().gap(first.refilled_at, until)
+    i128::from(rule.burst().get()) + rule.refill().accrued_between(first.refilled_at, until)
 }
 
 async fn table(engine: &RunningEngine) -> DynamoTable {

@@ -96,7 +96,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         processor =
             processor.delivering_to(destination, &connection.config_of_others(options).await);
     }
-    if processor.is_elsewhere() {
+    if processor.is_counted_elsewhere() {
         say("another region counts this table: its stream is followed, and no record is counted");
     }
     let handler = InProcess::new(processor.clone(), BATCH_TIME).observed_by(feed.observer());

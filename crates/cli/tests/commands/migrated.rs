@@ -218,7 +218,7 @@ async fn check(shell: &Shell, items: &[(LegacyKey, LegacyLimit)], grants: &Grant
             i128::from(before.consumed.unwrap().get() + taken),
             "{key:?}"
         );
-        let accrued = before.rule.refill().gap(before.refilled_at, image.refilled_at);
+        let accrued = before.rule.refill().accrued_between(before.refilled_at, image.refilled_at);
         let expected = before.tokens.get() - taken + i64::try_from(accrued).unwrap();
         assert_eq!(after.tokens.get(), expected, "{key:?}");
     }

@@ -135,22 +135,22 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if an acquire waits and an image is probably out of date. Such an image is older than
-    /// the claim interval and than the waiting requests. Also, earlier answers usually showed that
-    /// another process had claimed after the image known until then (`has_usually_moved`). A read
-    /// then costs less than a write that fails. If earlier answers usually showed a claim within
-    /// the last interval (`is_usually_claimed`), no read is needed: the plan assumes such a claim.
+    /// True if an acquire waits and an image is probably out of date: it is older than the claim
+    /// interval and than the waiting requests, and earlier images usually were out of date, because
+    /// another process had claimed since (`is_usually_outdated`). A read then costs less than a
+    /// write that fails. If earlier answers usually showed a claim within the last interval
+    /// (`is_usually_claimed`), no read is needed: the plan assumes such a claim.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let answered_since_entry =
-                self.waiting.iter().any(|member| member.answered_since_entry[index]);
+            let asked_since_entry =
+                self.waiting.iter().any(|member| member.asked_since_entry[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
-                && contention.has_usually_moved()
+                && contention.is_usually_outdated()
                 && !contention.is_usually_claimed()
-                && !answered_since_entry
+                && !asked_since_entry
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -191,12 +191,10 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// For each bucket: true if `answered_since_entry` is false for all of these requests, so that
+    /// For each bucket: true if `asked_since_entry` is false for all of these requests, so that
     /// the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| {
-            !members.iter().any(|member| member.answered_since_entry[index])
-        })
+        std::array::from_fn(|index| !members.iter().any(|member| member.asked_since_entry[index]))
     }
 
     fn plans(

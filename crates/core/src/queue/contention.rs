@@ -13,7 +13,7 @@ pub struct ContentionEstimate {
     /// The share of answers that showed a claim of another process within the last interval.
     claimed: u32,
     /// The share of answers that showed any claim since the image was taken.
-    moved: u32,
+    outdated: u32,
 }
 
 const WHOLE: u32 = 1_024;
@@ -26,9 +26,9 @@ const DOWN: u32 = 4;
 
 impl ContentionEstimate {
     /// The estimate of a bucket that no other process writes.
-    pub const QUIET: Self = Self { claimed: 0, moved: 0 };
+    pub const QUIET: Self = Self { claimed: 0, outdated: 0 };
     /// The estimate of a bucket whose refill another process claims all the time.
-    pub const CLAIMED: Self = Self { claimed: WHOLE, moved: WHOLE };
+    pub const CLAIMED: Self = Self { claimed: WHOLE, outdated: WHOLE };
 
     /// Compares the item that was found with the older image that a plan was made from.
     pub(super) fn observe(
@@ -42,7 +42,7 @@ impl ContentionEstimate {
         if before.refilled_at.get() + interval >= now.get() {
             return;
         }
-        shift(&mut self.moved, found.refilled_at != before.refilled_at);
+        shift(&mut self.outdated, found.refilled_at != before.refilled_at);
         shift(&mut self.claimed, found.refilled_at.get() + interval >= now.get());
     }
 
@@ -52,8 +52,8 @@ impl ContentionEstimate {
     }
 
     /// True if another process has usually claimed since the image was taken.
-    pub(super) const fn has_usually_moved(self) -> bool {
-        self.moved * 2 >= WHOLE
+    pub(super) const fn is_usually_outdated(self) -> bool {
+        self.outdated * 2 >= WHOLE
     }
 }
 

@@ -137,8 +137,8 @@ impl BucketDraft {
             return add_only((&amounts, &self.counted), id, fenced_off);
         }
         let taken = net(self.taken.clone(), &self.added_uncapped);
-        // Only a correction can move the balance out of its range. `within_range` must not cut
-        // acquires alone, because it does not count the refill that this write may claim.
+        // Only a correction can move the balance out of its range. `within_range` must not cut a
+        // write of acquires only: it does not count the refill that this write may claim.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),

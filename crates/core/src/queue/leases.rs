@@ -55,15 +55,15 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) => {
-                    Some(self.step_unless_granted(member, now).unwrap_or(Placement::Later))
+                    Some(self.step_unless_covered(member, now).unwrap_or(Placement::Later))
                 }
                 // Room is made also for a limit of which the lease needs nothing.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.step_unless_granted(member, now).unwrap_or(repair))
+                    Some(self.step_unless_covered(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.answered_since_entry[0] =>
+                    if !member.asked_since_entry[0] =>
                 {
                     Some(Placement::Read)
                 }

@@ -70,10 +70,10 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
-                    return self.step_unless_granted(member, now).unwrap_or(or_else);
+                    return self.step_unless_covered(member, now).unwrap_or(or_else);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.answered_since_entry[index] =>
+                    if !member.asked_since_entry[index] =>
                 {
                     return Placement::Read;
                 }
@@ -135,7 +135,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.answered_since_entry[index] {
+            if !missing.is_empty() && !member.asked_since_entry[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

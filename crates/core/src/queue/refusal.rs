@@ -28,7 +28,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) =
-            self.step_unless_granted(member, now)
+            self.step_unless_covered(member, now)
         {
             return Some(outcome);
         }
@@ -41,10 +41,10 @@ impl<W> WriteQueue<W> {
     ///
     /// - A bucket needs a repair: the repair.
     /// - The request is short and brings other limits to a bucket: the write that brings them, or a
-    ///   read if the image of that bucket may not refuse.
-    /// - One of the images that are short may not refuse (`image_may_refuse`): a read.
+    ///   read if the image of that bucket must not refuse.
+    /// - It is short by an image that must not refuse (`image_may_refuse`): a read.
     /// - Otherwise the refusal.
-    pub(super) fn step_unless_granted(
+    pub(super) fn step_unless_covered(
         &self,
         member: &Member<W>,
         now: EpochMillis,
@@ -109,7 +109,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.answered_since_entry[index] || self.unacked.is_empty() && is_recent()
+        member.asked_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -129,8 +129,7 @@ impl<W> WriteQueue<W> {
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image =
-                self.buckets[index].image().filter(|_| member.answered_since_entry[index])?;
+            let image = self.buckets[index].image().filter(|_| member.asked_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -178,7 +177,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if !member.answered_since_entry[index]
+            if !member.asked_since_entry[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
             {

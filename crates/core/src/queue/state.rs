@@ -138,7 +138,7 @@ impl<W> WriteQueue<W> {
         if is_news {
             self.buckets[bucket].known = Some(known.clone());
             self.buckets[bucket].note_claims(known.as_of);
-            self.members().for_each(|member| member.answered_since_entry[bucket] = false);
+            self.members().for_each(|member| member.asked_since_entry[bucket] = false);
         }
     }
 

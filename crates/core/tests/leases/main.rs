@@ -106,7 +106,7 @@ fn rule() -> Rule {
 
 impl State {
     fn accrued(&self) -> i64 {
-        i64::try_from(rule().refill().gap(at(T0), at(self.now_ms))).unwrap()
+        i64::try_from(rule().refill().accrued_between(at(T0), at(self.now_ms))).unwrap()
     }
 
     /// The tokens that, by the table, living processes hold.
@@ -159,7 +159,7 @@ impl State {
         self.image = flight.plan.changed(Some(&self.image)).unwrap();
         let is_id = |change: &&Change| matches!(change, Change::Remember(_));
         self.ids += flight.plan.changes.iter().filter(is_id).count();
-        let accrued = rule().refill().gap(flight.decided_at, at(self.now_ms));
+        let accrued = rule().refill().accrued_between(flight.decided_at, at(self.now_ms));
         self.slack = self.slack.max(i64::try_from(accrued).unwrap());
         let process = &mut self.processes[of];
         let out = flight.leased - flight.returned;

@@ -121,7 +121,7 @@ impl Exact {
 
     pub(crate) fn advance(&mut self, now: EpochMillis) {
         let refill = self.rule.refill();
-        let gap = refill.gap(self.at, now);
+        let gap = refill.accrued_between(self.at, now);
         let forgives = refill.calendar().is_some_and(|at| at.debt == Debt::Forgiven);
         if gap > 0 && forgives && self.tokens < 0 {
             // The debt was admitted, and nobody pays for it.
@@ -138,7 +138,8 @@ impl Exact {
             return 0;
         }
         let around = |ms| EpochMillis::new(self.at.get() + ms).unwrap();
-        let gap = self.rule.refill().gap(around(-self.unsure_ms), around(self.unsure_ms));
+        let gap =
+            self.rule.refill().accrued_between(around(-self.unsure_ms), around(self.unsure_ms));
         // A debt as deep as that may be forgiven on one side.
         if gap > 0 { gap - self.tokens.min(0) } else { 0 }
     }

@@ -28,13 +28,13 @@ impl<T: Table> CompositeStore<T> {
         done.map(|done| granted(targets, done)).map_err(|(error, _)| error)
     }
 
-    /// Enters an acquire or a lease into its lane, until it is done or fails. The flag beside an
-    /// error is true if the outcome can never be known.
+    /// Submits an acquire or a lease to its lane, again if needed, until it is done or has failed.
+    /// The flag beside an error is true if the outcome can never be known.
     ///
     /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
     /// under the old id. If that write happened, the queue gives back what it took under the old
-    /// id. The new id keeps that apart from the request that enters now. A lease keeps its id, as a
-    /// lost lease may have it. Its `Contended` and `Setup` do not say that it is in doubt: its lane
+    /// id. The new id keeps that apart from the request that enters now. A lease keeps its id: a
+    /// lost write may carry it. Its `Contended` and `Setup` do not say that it is in doubt: its lane
     /// does (`WriteQueue::lease_in_doubt`).
     pub(super) async fn resolve(
         &self,
@@ -115,9 +115,15 @@ impl<T: Table> CompositeStore<T> {
         for target in targets {
             let Some(image) = target.image() else { continue };
             if target.configuration.is_behind(&image) {
-                let (bucket, entry) = (&target.bucket, &target.entry);
+                let (bucket, known_bucket) = (&target.bucket, &target.known_bucket);
                 let newer = self
-                    .newer_configuration(bucket, entry, &target.configuration, &image, context)
+                    .newer_configuration(
+                        bucket,
+                        known_bucket,
+                        &target.configuration,
+                        &image,
+                        context,
+                    )
                     .boxed();
                 if let Some(newer) = newer.await {
                     target.configuration = newer;

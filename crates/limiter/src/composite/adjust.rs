@@ -30,14 +30,15 @@ impl<T: Table> CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
         let context = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
-        let (entry, settings) = (self.entry(correction.bucket), self.queue_settings());
+        let (known_bucket, settings) =
+            (self.known_bucket(correction.bucket), self.queue_settings());
         let marked = correction.mark.map(|mark| MarkedCalls::new(self, mark.clone()));
         let (lane, calls): (_, &dyn Calls) = match &marked {
-            None => (entry.lane(correction.bucket, settings), self),
+            None => (known_bucket.lane(correction.bucket, settings), self),
             // The mark belongs to this correction, so no other request may share its write.
             Some(calls) => {
                 let settings = QueueSettings { is_transactional: true, ..settings };
-                (entry.lane_of_its_own(correction.bucket, settings), calls)
+                (known_bucket.lane_of_its_own(correction.bucket, settings), calls)
             }
         };
         let configuration = Arc::new(correction.configuration.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration};
 
-use super::known_buckets::Entry;
+use super::known_buckets::KnownBucket;
 use crate::store::BucketGrant;
 
 /// One bucket of a request.
@@ -12,13 +12,13 @@ pub(super) struct BucketRequest {
     pub(super) bucket: BucketId,
     pub(super) amounts: Amounts,
     pub(super) configuration: Arc<Configuration>,
-    pub(super) entry: Arc<Entry>,
+    pub(super) known_bucket: Arc<KnownBucket>,
 }
 
 impl BucketRequest {
     /// The newest image of the item.
     pub(super) fn image(&self) -> Option<Arc<CompositeBucket>> {
-        self.entry.newest.known()?.image
+        self.known_bucket.newest.known()?.image
     }
 
     /// The request as a part of a grant, with this image of the bucket.

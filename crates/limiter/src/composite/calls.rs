@@ -2,7 +2,7 @@
 //!
 //! A call owns all that it needs. So if the caller that sent the call leaves, the next leader goes
 //! on with the call. If the last caller's time is over, the call is dropped and counts as lost
-//! (`Lane::drop_call_for_nobody`). If the last caller's future was dropped, a task awaits the
+//! (`Lane::drop_unawaited_call`). If the last caller's future was dropped, a task awaits the
 //! answer (`Lane::await_call_in_background`).
 
 use std::sync::Arc;

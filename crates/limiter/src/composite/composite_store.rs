@@ -12,7 +12,7 @@ use sluicegate_core::{BucketId, CompositeBucket, Known, QueueSettings, evaluate}
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
-use super::known_buckets::Entry;
+use super::known_buckets::KnownBucket;
 use super::lane::Lane;
 use crate::call::CallContext;
 use crate::counters::Counters;
@@ -27,7 +27,7 @@ use super::settings::{Certainty, StoreSettings};
 pub struct CompositeStore<T> {
     pub(super) table: Arc<T>,
     pub(super) settings: StoreSettings,
-    pub(super) known_buckets: Cache<BucketId, Arc<Entry>>,
+    pub(super) known_buckets: Cache<BucketId, Arc<KnownBucket>>,
     pub(super) directory: Directory,
     /// How often this process changed stored limits or parents.
     #[cfg(feature = "leasing")]
@@ -62,7 +62,7 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn read_image(
         &self,
         bucket: &BucketId,
-        entry: &Entry,
+        known_bucket: &KnownBucket,
         context: &mut CallContext<'_>,
     ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
         let BucketId { entity, resource } = bucket.clone();
@@ -70,7 +70,7 @@ impl<T: Table> CompositeStore<T> {
         let found = self.read(&keys, Consistency::Strong, context).await?;
         let image = image(bucket, found.items.first().and_then(Option::as_ref))?;
         let (as_of, is_authoritative) = (context.now(), true);
-        entry.newest.learn_if_newer(Known { image: image.clone(), as_of, is_authoritative });
+        known_bucket.newest.learn_if_newer(Known { image: image.clone(), as_of, is_authoritative });
         Ok(image)
     }
 
@@ -82,8 +82,8 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut limits = Vec::new();
         for target in targets {
-            let BucketRequest { bucket, amounts, configuration, entry } = target;
-            let image = self.read_image(bucket, entry, context).await?;
+            let BucketRequest { bucket, amounts, configuration, known_bucket } = target;
+            let image = self.read_image(bucket, known_bucket, context).await?;
             limits.extend(evaluate(
                 bucket,
                 image.as_deref(),
@@ -96,20 +96,22 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// What this process knows of a bucket.
-    pub(super) fn entry(&self, bucket: &BucketId) -> Arc<Entry> {
+    pub(super) fn known_bucket(&self, bucket: &BucketId) -> Arc<KnownBucket> {
         let new = || Ok::<_, Infallible>(Arc::default());
-        let Ok(entry) = self.known_buckets.get_or_insert_with(bucket, new);
-        entry
+        let Ok(known_bucket) = self.known_buckets.get_or_insert_with(bucket, new);
+        known_bucket
     }
 
     /// The lane of the requests on these buckets.
     pub(super) fn lane(&self, targets: &[BucketRequest]) -> Arc<Lane> {
         let settings = self.queue_settings();
         match targets {
-            [child, parent] => {
-                child.entry.lane_with(&child.bucket, (&parent.bucket, &parent.entry), settings)
-            }
-            targets => targets[0].entry.lane(&targets[0].bucket, settings),
+            [child, parent] => child.known_bucket.lane_with(
+                &child.bucket,
+                (&parent.bucket, &parent.known_bucket),
+                settings,
+            ),
+            targets => targets[0].known_bucket.lane(&targets[0].bucket, settings),
         }
     }
 

@@ -118,7 +118,7 @@ impl LeaveOnDrop<'_> {
     /// Gives the request up: its time is over.
     ///
     /// # Errors
-    /// If the request has no outcome: true if it may have taken effect, or may still, and its cost.
+    /// Without an outcome: whether the request may have taken effect, or still may; and its cost.
     fn leave(&mut self) -> Result<Resolved, (bool, Cost)> {
         self.must_leave = false;
         let mut state = self.lane.lock();
@@ -129,7 +129,7 @@ impl LeaveOnDrop<'_> {
             Err(TryRecvError::Empty) => {}
         }
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
-        Lane::drop_call_for_nobody(&mut state);
+        Lane::drop_unawaited_call(&mut state);
         let cost = waiter.map(|waiter| waiter.cost).unwrap_or_default();
         match on_leave {
             StateOnLeave::Done(done) => {

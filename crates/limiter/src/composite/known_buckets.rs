@@ -19,15 +19,15 @@ const PARENTS_MAX: usize = 16;
 
 /// One bucket that this process knows.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct KnownBucket {
     pub(super) newest: Arc<NewestImage>,
-    state: Mutex<EntryState>,
+    state: Mutex<KnownBucketState>,
     lane: OnceLock<Arc<Lane>>,
 }
 
-/// The state of an entry that a lock protects.
+/// The state of a known bucket that a lock protects.
 #[derive(Debug, Default)]
-struct EntryState {
+struct KnownBucketState {
     configuration: Option<KnownConfiguration>,
     /// For each parent, the requests that take from this bucket and the parent's in one
     /// transaction.
@@ -50,7 +50,7 @@ pub(super) struct MadeFrom {
     pub(super) valid: Range<EpochMillis>,
 }
 
-impl Entry {
+impl KnownBucket {
     /// The lane of the requests on this bucket alone.
     pub(super) fn lane(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
         let new = || Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings);
@@ -66,7 +66,7 @@ impl Entry {
     pub(super) fn lane_with(
         &self,
         bucket: &BucketId,
-        (parent, entry): (&BucketId, &Self),
+        (parent, known_bucket): (&BucketId, &Self),
         settings: QueueSettings,
     ) -> Arc<Lane> {
         let mut state = lock(&self.state);
@@ -74,7 +74,8 @@ impl Entry {
             return lane.clone();
         }
         let buckets = vec![bucket.clone(), parent.clone()];
-        let lane = Lane::new(buckets, vec![self.newest.clone(), entry.newest.clone()], settings);
+        let lane =
+            Lane::new(buckets, vec![self.newest.clone(), known_bucket.newest.clone()], settings);
         if state.cascades.len() == PARENTS_MAX {
             state.cascades.remove(0);
         }

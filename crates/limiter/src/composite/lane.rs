@@ -186,8 +186,8 @@ impl Lane {
     }
 
     /// Drops a call that no caller waits for; its answer counts as lost.
-    pub(super) fn drop_call_for_nobody(state: &mut LaneState) {
-        if Self::has_call_for_nobody(state) {
+    pub(super) fn drop_unawaited_call(state: &mut LaneState) {
+        if Self::has_unawaited_call(state) {
             state.parked_call = None;
             state.queue.answered(Answer::Lost, state.last_event_at);
         }
@@ -197,9 +197,9 @@ impl Lane {
     /// callers that left were taken. Outside a runtime the answer counts as lost.
     pub(super) fn await_call_in_background(self: &Arc<Self>, state: &mut LaneState) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return Self::drop_call_for_nobody(state);
+            return Self::drop_unawaited_call(state);
         };
-        if Self::has_call_for_nobody(state) {
+        if Self::has_unawaited_call(state) {
             let lane = Arc::clone(self);
             runtime.spawn(async move {
                 if let Some(leader) = lane.lead() {
@@ -209,7 +209,7 @@ impl Lane {
         }
     }
 
-    fn has_call_for_nobody(state: &LaneState) -> bool {
+    fn has_unawaited_call(state: &LaneState) -> bool {
         state.leader_due_at.is_none() && state.queue.has_no_caller() && state.parked_call.is_some()
     }
 }

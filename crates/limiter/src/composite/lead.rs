@@ -226,7 +226,7 @@ impl Drop for Leader<'_> {
         state.parked_call =
             self.pending_call.take().map(|pending_call| (pending_call, self.sent_at));
         let has_no_caller = state.queue.has_no_caller();
-        Lane::drop_call_for_nobody(&mut state);
+        Lane::drop_unawaited_call(&mut state);
         drop(state);
         if !has_no_caller {
             self.lane.leader_stopped.notify_one();

@@ -73,17 +73,18 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         async move {
             let mut context = lease.call_context(in_doubt.as_ref(), clock);
-            let entry = self.entry(lease.bucket);
+            let known_bucket = self.known_bucket(lease.bucket);
             // The lane that sent a lost write knows its outcome, even if the cache has forgotten
             // the lane.
             let lane = in_doubt.and_then(|in_doubt| in_doubt.lane);
-            let lane = lane.unwrap_or_else(|| entry.lane(lease.bucket, self.queue_settings()));
+            let lane =
+                lane.unwrap_or_else(|| known_bucket.lane(lease.bucket, self.queue_settings()));
             let terms = terms(lease);
             let target = BucketRequest {
                 bucket: lease.bucket.clone(),
                 amounts: terms.least(),
                 configuration: Arc::new(lease.configuration.clone()),
-                entry,
+                known_bucket,
             };
             let purpose = Purpose::Lease(Arc::new(terms));
             let result = self.resolve(&lane, &purpose, &mut [target], &mut context).await;
@@ -118,10 +119,10 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
             let mut context = CallContext::new(clock, lease.deadline);
-            let entry = self.entry(lease.bucket);
+            let known_bucket = self.known_bucket(lease.bucket);
             let (now, refusal_age_max_ms) =
                 (context.now(), self.queue_settings().refusal_age_max_ms);
-            if let Some(known) = entry
+            if let Some(known) = known_bucket
                 .newest
                 .known()
                 .filter(|known| known.is_recent_enough_to_refuse(now, refusal_age_max_ms))
@@ -144,7 +145,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     return Err(AcquireError::refused(asked));
                 }
             }
-            let image = self.read_image(lease.bucket, &entry, &mut context).await?;
+            let image = self.read_image(lease.bucket, &known_bucket, &mut context).await?;
             Ok((image, context.cost.read_units))
         }
         .boxed()

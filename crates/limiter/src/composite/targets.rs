@@ -17,7 +17,7 @@ use sluicegate_core::{
 use super::bucket_request::BucketRequest;
 use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
-use super::known_buckets::{Entry, KnownConfiguration, MadeFrom};
+use super::known_buckets::{KnownBucket, KnownConfiguration, MadeFrom};
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
@@ -93,7 +93,7 @@ impl<T: Table> CompositeStore<T> {
         context: &mut CallContext<'_>,
     ) -> Result<(BucketRequest, Option<Arc<EntityRecord>>), AcquireError> {
         let bucket = wanted.bucket.clone();
-        let entry = self.entry(&bucket);
+        let known_bucket = self.known_bucket(&bucket);
         let now = context.now();
         let mut missing = Vec::new();
         let mut record = None;
@@ -105,7 +105,7 @@ impl<T: Table> CompositeStore<T> {
         }
         let needs_stored = wanted.lookup == Lookup::Always
             || amounts.keys().any(|limit| !wanted.explicit.contains_key(limit));
-        let remembered = self.remembered(&entry, wanted, needs_stored, now);
+        let remembered = self.remembered(&known_bucket, wanted, needs_stored, now);
         let mut levels = None;
         if remembered.is_none() && needs_stored {
             let found = self.directory.levels(&bucket, now);
@@ -114,7 +114,8 @@ impl<T: Table> CompositeStore<T> {
         }
         if !missing.is_empty() {
             // Boxed: this future is rare, and larger than the rest of a request.
-            let read = self.read_stored(&bucket, &entry, missing, Consistency::Eventual, context);
+            let read =
+                self.read_stored(&bucket, &known_bucket, missing, Consistency::Eventual, context);
             for learned in read.boxed().await? {
                 match (learned, &mut levels) {
                     (Learned::Entity(known), _) => record = known,
@@ -123,21 +124,22 @@ impl<T: Table> CompositeStore<T> {
                 }
             }
         }
-        let configuration =
-            remembered.unwrap_or_else(|| resolve_and_remember(&entry, wanted.explicit, levels));
-        let target = BucketRequest { bucket, amounts: amounts.clone(), configuration, entry };
+        let configuration = remembered
+            .unwrap_or_else(|| resolve_and_remember(&known_bucket, wanted.explicit, levels));
+        let target =
+            BucketRequest { bucket, amounts: amounts.clone(), configuration, known_bucket };
         Ok((target, record))
     }
 
     /// The configuration as it was last put together, if it is still valid.
     fn remembered(
         &self,
-        entry: &Entry,
+        known_bucket: &KnownBucket,
         wanted: &ConfigQuery<'_>,
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let KnownConfiguration { configuration, made_from } = entry.configuration()?;
+        let KnownConfiguration { configuration, made_from } = known_bucket.configuration()?;
         let is_current = match &made_from {
             None => !needs_stored,
             Some(levels) => {
@@ -153,7 +155,7 @@ impl<T: Table> CompositeStore<T> {
     async fn read_stored(
         &self,
         bucket: &BucketId,
-        entry: &Entry,
+        known_bucket: &KnownBucket,
         mut keys: Vec<ItemKey>,
         consistency: Consistency,
         context: &mut CallContext<'_>,
@@ -162,7 +164,7 @@ impl<T: Table> CompositeStore<T> {
             return Err(context.given_up());
         }
         // If the bucket did not exist, another process may have made it since.
-        if entry.newest.known().is_none_or(|known| known.image.is_none()) {
+        if known_bucket.newest.known().is_none_or(|known| known.image.is_none()) {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
         let found = self.read(&keys, consistency, context).await?;
@@ -172,7 +174,7 @@ impl<T: Table> CompositeStore<T> {
             if matches!(key, ItemKey::Bucket(..)) {
                 let image = image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
-                entry.newest.learn_if_newer(Known { image, as_of: now, is_authoritative });
+                known_bucket.newest.learn_if_newer(Known { image, as_of: now, is_authoritative });
             } else {
                 learned.extend(self.directory.learn(key, item.as_ref(), consistency, now)?);
             }
@@ -191,7 +193,7 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn newer_configuration(
         &self,
         bucket: &BucketId,
-        entry: &Entry,
+        known_bucket: &KnownBucket,
         configuration: &Configuration,
         image: &CompositeBucket,
         context: &mut CallContext<'_>,
@@ -199,7 +201,7 @@ impl<T: Table> CompositeStore<T> {
         let _turn = self.directory.refreshes.try_acquire().ok()?;
         let levels = self.directory.levels(bucket, context.now());
         if levels.are_known() {
-            let known = resolve_and_remember(entry, &configuration.explicit, Some(levels));
+            let known = resolve_and_remember(known_bucket, &configuration.explicit, Some(levels));
             if !known.is_behind(image) {
                 return Some(known);
             }
@@ -225,7 +227,7 @@ impl<T: Table> CompositeStore<T> {
                 levels.learn(&scope, answer);
             }
         }
-        let known = resolve_and_remember(entry, &configuration.explicit, Some(levels));
+        let known = resolve_and_remember(known_bucket, &configuration.explicit, Some(levels));
         if !known.is_behind(image) {
             return Some(known);
         }
@@ -245,22 +247,25 @@ impl<T: Table> CompositeStore<T> {
         let mut levels = self.directory.unread(&target.bucket);
         let keys = levels.missing().collect();
         for learned in self
-            .read_stored(&target.bucket, &target.entry, keys, Consistency::Strong, context)
+            .read_stored(&target.bucket, &target.known_bucket, keys, Consistency::Strong, context)
             .await?
         {
             if let Learned::Limits(scope, answer) = learned {
                 levels.learn(&scope, answer);
             }
         }
-        target.configuration =
-            resolve_and_remember(&target.entry, &target.configuration.explicit, Some(levels));
+        target.configuration = resolve_and_remember(
+            &target.known_bucket,
+            &target.configuration.explicit,
+            Some(levels),
+        );
         Ok(())
     }
 }
 
-/// Puts the limits of all levels together, and remembers the result in the entry.
+/// Puts the limits of all levels together, and remembers the result for the bucket.
 fn resolve_and_remember(
-    entry: &Entry,
+    known_bucket: &KnownBucket,
     explicit: &Arc<Rules>,
     levels: Option<Levels>,
 ) -> Arc<Configuration> {
@@ -268,7 +273,8 @@ fn resolve_and_remember(
     let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
     let made_from =
         levels.map(|levels| MadeFrom { valid: levels.valid(), changes: levels.changes });
-    entry.set_configuration(KnownConfiguration { configuration: configuration.clone(), made_from });
+    known_bucket
+        .set_configuration(KnownConfiguration { configuration: configuration.clone(), made_from });
     configuration
 }
 

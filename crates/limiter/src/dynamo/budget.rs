@@ -99,7 +99,7 @@ impl Reader {
             Some(_) => (0, budget.resets_at(now)),
             None => {
                 let tomorrow = EpochMillis::new(now.get() + DAY_MS).unwrap_or(now);
-                (status.rule.refill().gap(now, tomorrow), None)
+                (status.rule.refill().accrued_between(now, tomorrow), None)
             }
         };
         budget.lasts = lasts(left, windows.used_per_day().await?, refilled, now, resets_at);

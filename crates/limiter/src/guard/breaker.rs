@@ -77,7 +77,7 @@ impl CircuitBreaker {
     }
 
     /// `None`: the store is unavailable and is not asked.
-    pub(super) fn may_call(&self) -> Option<CallPass<'_>> {
+    pub(super) fn take_pass(&self) -> Option<CallPass<'_>> {
         let word = self.word.load(Ordering::Acquire);
         match state(word) {
             CLOSED => Some(CallPass { circuit: self, word }),
@@ -87,7 +87,7 @@ impl CircuitBreaker {
     }
 
     /// `None`: the breaker is not closed.
-    pub(super) fn may_call_if_closed(&self) -> Option<CallPass<'_>> {
+    pub(super) fn take_pass_if_closed(&self) -> Option<CallPass<'_>> {
         let word = self.word.load(Ordering::Acquire);
         (state(word) == CLOSED).then_some(CallPass { circuit: self, word })
     }
@@ -220,7 +220,7 @@ mod tests {
     fn opened() -> CircuitBreaker {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 1, ..BreakerConfig::default() });
-        assert!(fail(circuit.may_call().unwrap()));
+        assert!(fail(circuit.take_pass().unwrap()));
         circuit
     }
 
@@ -229,15 +229,15 @@ mod tests {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 3, ..BreakerConfig::default() });
         for _ in 0..2 {
-            assert!(!fail(circuit.may_call().unwrap()));
+            assert!(!fail(circuit.take_pass().unwrap()));
         }
-        assert!(!circuit.may_call().unwrap().note_answer());
-        let late = circuit.may_call().unwrap();
-        assert!(!fail(circuit.may_call().unwrap()));
-        assert!(!fail(circuit.may_call().unwrap()));
-        assert!(fail(circuit.may_call().unwrap()));
+        assert!(!circuit.take_pass().unwrap().note_answer());
+        let late = circuit.take_pass().unwrap();
+        assert!(!fail(circuit.take_pass().unwrap()));
+        assert!(!fail(circuit.take_pass().unwrap()));
+        assert!(fail(circuit.take_pass().unwrap()));
         assert!(!fail(late), "it is open already");
-        assert!(circuit.may_call().is_none());
+        assert!(circuit.take_pass().is_none());
         assert_eq!(circuit.opened_at().get(), NOW);
     }
 
@@ -246,11 +246,11 @@ mod tests {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 100, ..BreakerConfig::default() });
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert!(!fail(circuit.may_call().unwrap()), "one failure may be an accident");
+        assert!(!fail(circuit.take_pass().unwrap()), "one failure may be an accident");
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert!(!fail(circuit.may_call().unwrap()));
+        assert!(!fail(circuit.take_pass().unwrap()));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(fail(circuit.may_call().unwrap()));
+        assert!(fail(circuit.take_pass().unwrap()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -259,44 +259,44 @@ mod tests {
         assert!(circuit.needs_probes());
         circuit.note_probe_answer();
         assert!(!circuit.needs_probes());
-        let trial = circuit.may_call().unwrap();
-        assert!(trial.is_trial() && circuit.may_call().is_none());
+        let trial = circuit.take_pass().unwrap();
+        assert!(trial.is_trial() && circuit.take_pass().is_none());
         assert!(!fail(trial), "it was unavailable before");
-        assert!(circuit.may_call().is_none());
+        assert!(circuit.take_pass().is_none());
 
         circuit.note_probe_answer();
-        drop(circuit.may_call().unwrap());
-        let trial = circuit.may_call().expect("a caller that stopped waiting has decided nothing");
+        drop(circuit.take_pass().unwrap());
+        let trial = circuit.take_pass().expect("a caller that stopped waiting has decided nothing");
         assert!(trial.note_answer());
-        assert!(!circuit.may_call().unwrap().is_trial());
+        assert!(!circuit.take_pass().unwrap().is_trial());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_trial_that_hangs_is_overtaken_by_the_next_probe() {
         let circuit = opened();
         circuit.note_probe_answer();
-        let hung = circuit.may_call().unwrap();
+        let hung = circuit.take_pass().unwrap();
         tokio::time::advance(Duration::from_millis(499)).await;
         circuit.note_probe_answer();
-        assert!(circuit.may_call().is_none(), "it may be answered yet");
+        assert!(circuit.take_pass().is_none(), "it may be answered yet");
         tokio::time::advance(Duration::from_millis(1)).await;
         circuit.note_probe_answer();
-        let next = circuit.may_call().unwrap();
+        let next = circuit.take_pass().unwrap();
         assert!(!fail(hung), "the call began in an earlier state");
         assert!(next.note_answer());
-        assert!(circuit.may_call().is_some());
+        assert!(circuit.take_pass().is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_from_before_an_outage_says_nothing_after_it() {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 1, ..BreakerConfig::default() });
-        let early = circuit.may_call().unwrap();
-        assert!(fail(circuit.may_call().unwrap()));
+        let early = circuit.take_pass().unwrap();
+        assert!(fail(circuit.take_pass().unwrap()));
         circuit.note_probe_answer();
-        assert!(circuit.may_call().unwrap().note_answer());
+        assert!(circuit.take_pass().unwrap().note_answer());
         assert!(!fail(early));
-        assert!(circuit.may_call().is_some());
+        assert!(circuit.take_pass().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -304,7 +304,7 @@ mod tests {
         let circuit = CircuitBreaker::new(BreakerConfig::never());
         for _ in 0..1_000 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert!(!fail(circuit.may_call().unwrap()));
+            assert!(!fail(circuit.take_pass().unwrap()));
         }
     }
 
@@ -319,7 +319,7 @@ mod tests {
         let circuits: Vec<_> = (0..2_000).map(|_| (AtomicU32::new(0), circuit())).collect();
         let fail_together = || {
             let opened = circuits.iter().filter(|(here, circuit)| {
-                let pass = circuit.may_call().unwrap();
+                let pass = circuit.take_pass().unwrap();
                 here.fetch_add(1, Ordering::SeqCst);
                 while here.load(Ordering::SeqCst) < 2 {
                     std::thread::yield_now();
@@ -351,10 +351,10 @@ mod tests {
                     }
                     circuit.note_probe_answer();
                 });
-                std::mem::forget(circuit.may_call().unwrap());
+                std::mem::forget(circuit.take_pass().unwrap());
                 probing.join().unwrap();
             });
-            assert!(circuit.may_call().is_none(), "a second call is on trial");
+            assert!(circuit.take_pass().is_none(), "a second call is on trial");
         }
     }
 
@@ -365,7 +365,7 @@ mod tests {
             let circuit = opened();
             circuit.note_probe_answer();
             let trials: usize = std::thread::scope(|scope| {
-                let ask = || circuit.may_call().map(std::mem::forget).map_or(0, |()| 1);
+                let ask = || circuit.take_pass().map(std::mem::forget).map_or(0, |()| 1);
                 let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
                 asking.into_iter().map(|asking| asking.join().unwrap()).sum()
             });

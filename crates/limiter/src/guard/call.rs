@@ -54,10 +54,10 @@ impl Guard {
             let cause = Cause::NotAsked { since: not_asked_error.since };
             return self.degrade(request, cause, || not_asked_error.into());
         };
-        let (begin, answers) = (Instant::now(), self.store.answers());
+        let (begin, answers) = (Instant::now(), self.store.leasing_answers());
         let result = self.watch_call(&pass, request.deadline, acquire()).await;
         match &result {
-            Ok(grant) if grant.is_held() && self.store.answers() == answers => drop(pass),
+            Ok(grant) if grant.is_held() && self.store.leasing_answers() == answers => drop(pass),
             result => {
                 metered::answered("acquire", begin.elapsed());
                 self.note(pass, result);
@@ -76,8 +76,8 @@ impl Guard {
                 self.degrade(request, cause, || source)
             }
             // The store answers, but the request is in doubt (`composite/request_error.rs`).
-            // `Contended` says this itself, so the guard returns it bare. No other inner error says
-            // it, so the guard keeps the wrapper.
+            // A bare `Contended` tells callers already that tokens may be taken. Other inner errors
+            // do not, so they stay wrapped.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
@@ -127,7 +127,7 @@ impl Guard {
     /// Permission to call the store; `None`: the store counts as unavailable. In that case, and for
     /// a trial, this starts the recovery task.
     fn begin_call(self: &Arc<Self>) -> Option<CallPass<'_>> {
-        let pass = self.health.breaker.may_call();
+        let pass = self.health.breaker.take_pass();
         // A task must probe an unavailable store, and must be able to overtake a trial call that
         // hangs.
         if pass.as_ref().is_none_or(CallPass::is_trial) {

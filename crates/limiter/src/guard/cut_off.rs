@@ -76,7 +76,7 @@ impl Guard {
     async fn find_outage(self: &Arc<Self>, deadline: Duration) {
         let (mut failures, deadline) = (0, deadline.min(DEADLINE_MAX));
         while !self.health.is_abandoned.load(Ordering::Relaxed)
-            && let Some(pass) = self.health.breaker.may_call_if_closed()
+            && let Some(pass) = self.health.breaker.take_pass_if_closed()
         {
             let checked = self.store.check(&self.clock, deadline).await;
             if is_answer(&checked) {

@@ -9,7 +9,7 @@ use super::remembered::{REMEMBERED_MAX, RememberedRequests};
 use super::settings::LeaseSettings;
 use super::watch::SettleReport;
 use crate::builder::LimiterBuilder;
-use crate::call::as_deadline;
+use crate::call::clamped_time;
 use crate::leasing_store::LeasingStore;
 use crate::limiter::Limiter;
 
@@ -70,7 +70,7 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// not be leased, may show half a second later. It includes neither the tokens that this
     /// process holds nor the use that it has not written yet.
     pub fn leasing(self, mut settings: LeaseSettings) -> Self {
-        settings.deadline = as_deadline(settings.deadline);
+        settings.deadline = clamped_time(settings.deadline);
         self.front(|store, clock| {
             let leaser = Arc::new(Leaser::new(Arc::new(store), clock, settings));
             let remembered = Arc::new(RememberedRequests::new(REMEMBERED_MAX));
@@ -91,7 +91,7 @@ impl Limiter {
     /// function that may be frozen after it. Without leasing there is nothing to do.
     pub async fn flush(&self, deadline: Duration) -> SettleReport {
         match self.leased() {
-            Some(leased) => leased.leaser.settle_all(as_deadline(deadline)).await,
+            Some(leased) => leased.leaser.settle_all(clamped_time(deadline)).await,
             None => SettleReport::default(),
         }
     }

@@ -343,7 +343,7 @@ impl Store for Leased {
         Some(self.known_parts(request)?.into_iter().map(|part| part.grant).collect())
     }
 
-    fn answers(&self) -> u64 {
+    fn leasing_answers(&self) -> u64 {
         self.leaser.answers.load(Ordering::Relaxed)
     }
 

@@ -43,7 +43,7 @@ pub(super) struct Leaser {
     /// Held while buckets are evicted.
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
     is_shut: AtomicBool,
-    /// See [`Store::answers`](crate::store::Store::answers).
+    /// See [`Store::leasing_answers`](crate::store::Store::leasing_answers).
     pub(super) answers: AtomicU64,
     /// The average duration of a write, in milliseconds.
     write_ms: AtomicI64,

@@ -24,7 +24,7 @@ use super::acquire::{Decision, Failure, statuses};
 use super::script::ACQUIRE;
 use super::script_bucket::{Image, ScriptBucket};
 use super::shared_calls::{CallResult, CallWaiter, Shape};
-use crate::call::{CallContext, as_deadline, in_time, new_id};
+use crate::call::{CallContext, clamped_time, in_time, new_id};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, LimitStatus};
@@ -81,7 +81,7 @@ impl RedisStore {
             has_ended: false,
         };
         let now = Instant::now();
-        let deadline = now + as_deadline(request.deadline);
+        let deadline = now + clamped_time(request.deadline);
         let amounts = request.amounts.clone();
         let is_first =
             self.shared_calls.enter(shape, CallWaiter { ticket, amounts, deadline, sender });

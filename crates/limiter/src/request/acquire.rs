@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
-use crate::call::as_deadline;
+use crate::call::clamped_time;
 use crate::check::checked_amounts;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
 use crate::limit_set::{IntoLimits, LimitSet, NamedLimits};
@@ -166,7 +166,7 @@ impl<L> AcquireRequest<L> {
     /// [`LimiterBuilder::deadline`](crate::LimiterBuilder::deadline) says which time counts. This
     /// deadline also replaces the longer connect deadline of a process's first call.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(as_deadline(deadline));
+        self.deadline = Some(clamped_time(deadline));
         self
     }
 }

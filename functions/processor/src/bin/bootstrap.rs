@@ -48,7 +48,7 @@ async fn run() -> Result<(), lambda_runtime::Error> {
         tracing::info!(?destination, "alerts are delivered");
         processor = processor.delivering_to(destination, &config);
     }
-    if processor.is_elsewhere() {
+    if processor.is_counted_elsewhere() {
         tracing::info!(home = processor.settings().home_region, "another region counts this table");
     }
     let processor = &processor;
