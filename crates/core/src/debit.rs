@@ -135,8 +135,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let mut after = BTreeMap::new();
     let mut expiry_conditions = Vec::new();
     let mut lowers_amount = false;
-    // The stream of changes must show what is returned or counted, so this write keeps such a limit,
-    // and the versions of the item. A later write removes the limit.
+    // The stream of changes must show what is returned or counted, so this write keeps such a
+    // limit, and the versions of the item. A later write removes the limit.
     let is_touched = |limit: &LimitName| debit.of(limit) != [Millitokens::ZERO; 3];
     for (limit, balance) in &image.limits {
         if differences.removed.contains(limit) && !is_touched(limit) {

@@ -93,8 +93,8 @@ pub trait Store: Any + Send + Sync {
         None
     }
 
-    /// Of a store that leases: the number of answers that the store behind it gave to the calls that
-    /// leasing makes. A grant of held tokens does not show them.
+    /// Of a store that leases: the number of answers that the store behind it gave to the calls
+    /// that leasing makes. A grant of held tokens does not show them.
     fn leasing_answers(&self) -> u64 {
         0
     }
