@@ -22,7 +22,9 @@ use sluicegate_testkit::usage::{read_outbox, read_usages};
 use sluicegate_testkit::{EngineKind, Fault, Proxy, RunningEngine};
 use tokio::sync::watch;
 
-use crate::support::{Records, acquire, assert_exact, deliver, on_every_engine, records_for, soon};
+use crate::support::{
+    Records, acquire, assert_exact, contains, deliver, on_every_engine, records_for, soon,
+};
 
 /// Thresholds of the generated histories: limit, window, text, and the amount in millitokens.
 const THRESHOLDS: [(&str, &str, &str, i64); 9] = [
@@ -395,6 +397,24 @@ async fn usage_is_counted_while_thresholds_cannot_be_read() {
         assert_eq!(read_usages(engine.client(), &table).await.len(), 80);
         proxy.inject(|_| Fault::None);
         assert_eq!(deliver(&processor, &batch).await.report.alerts, 80);
+    })
+    .await;
+}
+
+/// The partition of one window is throttled.
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_of_other_windows_are_made_while_one_cannot_be_written() {
+    on_every_engine(async |engine| {
+        let table = table_with_thresholds(engine).await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let processor = alerting(sluicegate_local::client::dynamodb(&proxy.endpoint_url()), &table);
+        proxy.inject(|call| match call.operation {
+            "UpdateItem" if contains(call.body, b"ENTITY#u0") => Fault::THROTTLING,
+            _ => Fault::None,
+        });
+        let batch: Records = (0..40).map(|n| acquire(&format!("u{n}"), n, 0, 9_000)).collect();
+        let outcome = processor.handle(&batch, soon(3)).await;
+        assert_eq!((outcome.report.alerts, outcome.report.retryable_failures), (78, 2));
     })
     .await;
 }

@@ -29,7 +29,7 @@ pub(crate) fn add_only(
 ) -> WritePlan {
     let ids = || fenced_off.iter().chain([id]).cloned();
     let mut plan = WritePlan {
-        path: WritePath::Adjust,
+        path: WritePath::AddOnly,
         changes: ids().map(Change::Remember).collect(),
         conditions: ids().map(Condition::Unseen).collect(),
     };

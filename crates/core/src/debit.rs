@@ -135,11 +135,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let mut after = BTreeMap::new();
     let mut expiry_conditions = Vec::new();
     let mut lowers_amount = false;
-    // The stream of changes must show what is returned or counted, so this write keeps such a
-    // limit, and the versions of the item. A later write removes the limit.
-    let is_touched = |limit: &LimitName| debit.of(limit) != [Millitokens::ZERO; 3];
     for (limit, balance) in &image.limits {
-        if differences.removed.contains(limit) && !is_touched(limit) {
+        if differences.removed.contains(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
             continue;
         }
@@ -196,8 +193,7 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     if image.rules_hash.as_ref() != Some(&hash) {
         plan.changes.push(Change::RulesHash(hash));
     }
-    let keeps_removed = differences.removed.iter().any(is_touched);
-    if let Some(versions) = differences.versions.filter(|_| !keeps_removed) {
+    if let Some(versions) = differences.versions {
         // Another writer may have brought the item to newer stored limits without a change of rules
         // or refill time. Only this condition fails then.
         plan.conditions.push(Condition::ConfigStamp(image.config_stamp));

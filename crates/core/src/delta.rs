@@ -119,11 +119,11 @@ pub enum RecordError {
 /// nothing.
 ///
 /// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
-/// timestamp. Otherwise ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the
+/// timestamp. Otherwise ([`WritePath::Unclaimed`], [`WritePath::AddOnly`]) it is the later of the
 /// refill timestamp and the record's creation time, or the one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
-/// [`WritePath::Adjust`]: crate::WritePath::Adjust
+/// [`WritePath::AddOnly`]: crate::WritePath::AddOnly
 ///
 /// # Errors
 /// [`RecordError`] for a composite bucket whose record cannot be counted.

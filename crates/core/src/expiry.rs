@@ -71,7 +71,7 @@ fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
 pub fn extend(image: &CompositeBucket, now: EpochMillis) -> Option<WritePlan> {
     let expires_at_s = later_expiry_s(image, now)?;
     Some(WritePlan {
-        path: WritePath::Adjust,
+        path: WritePath::AddOnly,
         changes: vec![Change::ExpiresAt(Some(expires_at_s))],
         conditions: vec![Condition::ExpiresBefore(expires_at_s)],
     })

@@ -20,7 +20,7 @@ pub enum WritePath {
     Unclaimed,
     /// Moves balances under no condition on them but their range (refunds, forced corrections), or
     /// moves the expiry. Other corrections of an item use `Claim` and `Unclaimed`.
-    Adjust,
+    AddOnly,
 }
 
 impl WritePath {
@@ -31,7 +31,7 @@ impl WritePath {
             Self::Create => "create",
             Self::Claim => "claim",
             Self::Unclaimed => "unclaimed",
-            Self::Adjust => "adjust",
+            Self::AddOnly => "adjust",
         }
     }
 }

@@ -177,7 +177,7 @@ fn forced_debit_lands_whatever_the_balance() {
         process.queue.enter(corrects(1, &[("rpm", 5_000)], now), (), at(now));
         process.queue.force(&id(1));
         let Step::Writes(plan) = process.step(None, at(now)) else { panic!("a write") };
-        assert_eq!(plan.path, WritePath::Adjust);
+        assert_eq!(plan.path, WritePath::AddOnly);
         let is_there = Condition::AtLeast(name("rpm"), Millitokens::MIN.get() + 5_000);
         assert_eq!(plan.conditions, [Condition::Unseen(id(1)), is_there]);
         let after = plan.apply(Some(&item)).unwrap();

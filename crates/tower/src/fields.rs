@@ -3,8 +3,6 @@
 //! A limit's name consists of ASCII letters, digits, `_`, `-` and `.`, so a name in quotes is a
 //! valid string of a structured field. The fields contain only such names and numbers.
 
-use std::fmt::Write;
-
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use sluicegate::request::Remaining;
@@ -85,13 +83,14 @@ impl Fields {
             let comma = if field.is_empty() { "" } else { ", " };
             field.extend([comma, "\"", prefix, limit.as_str(), "\""]);
         }
-        let _ = write!(self.policy, ";q={}", whole_tokens(rule.burst()));
+        let mut digits = itoa::Buffer::new();
+        self.policy.extend([";q=", digits.format(whole_tokens(rule.burst()))]);
         if let Some(seconds) = period_s(rule) {
-            let _ = write!(self.policy, ";w={seconds}");
+            self.policy.extend([";w=", digits.format(seconds)]);
         }
-        let _ = write!(self.left, ";r={}", whole_tokens(available));
+        self.left.extend([";r=", digits.format(whole_tokens(available))]);
         if let Some(seconds) = reset_s {
-            let _ = write!(self.left, ";t={seconds}");
+            self.left.extend([";t=", digits.format(seconds)]);
         }
     }
 

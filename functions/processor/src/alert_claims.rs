@@ -21,6 +21,7 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
     Alert, BucketId, EpochMillis, OutboxEntry, WindowGroup, WindowState, calendar_amounts,
 };
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::alert_rules::ThresholdsCache;
@@ -45,6 +46,8 @@ pub(crate) struct AlertClaims<'a> {
     pub(crate) thresholds: &'a ThresholdsCache,
     pub(crate) outbox: Option<&'a Outbox>,
     pub(crate) group: &'a WindowGroup<'a>,
+    /// One for each transaction that may be in flight.
+    pub(crate) slots: &'a Semaphore,
     /// Since the epoch.
     pub(crate) now: Duration,
     pub(crate) deadline: Instant,
@@ -99,7 +102,10 @@ impl AlertClaims<'_> {
             if due.is_empty() {
                 return Ok(());
             }
-            match self.send(&due).await {
+            let slot = self.slots.acquire().await;
+            let answer = self.send(&due).await;
+            drop(slot);
+            match answer {
                 Ok(ClaimAnswer::Done(write_units)) => {
                     result.write_units += write_units;
                     result.alerts += u64::try_from(due.len()).unwrap_or(u64::MAX);

@@ -25,8 +25,15 @@ pub(crate) enum WindowCondition {
 pub(crate) enum WindowExpiry {
     /// The window exists, and keeps its expiry: another retention may have set it.
     Kept,
-    /// The window is new or nearly expired. `None`: it does not expire.
-    Set(Option<i64>),
+    /// The window nearly expires, unless a delivery moves that time, too.
+    Moved {
+        /// The time that was found.
+        from: i64,
+        /// The time to set.
+        to: i64,
+    },
+    /// The window is new. `None`: it does not expire.
+    New(Option<i64>),
 }
 
 /// An update of one item with its condition.
@@ -188,13 +195,20 @@ pub(crate) fn count_quarantined(
     adds.push(built.term(keys::EVENTS, " ", number(record_count)));
     let sets = built.index_clauses(group).join(", ");
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
-    if let WindowExpiry::Set(expiry_s) = expiry {
-        built.expire(expiry_s);
+    let mut conditions = Vec::new();
+    match expiry {
+        WindowExpiry::Kept => {}
+        WindowExpiry::Moved { from, to } => {
+            built.expire(Some(to));
+            conditions.push(built.term(keys::TTL, " = ", number(from)));
+        }
+        WindowExpiry::New(expiry_s) => built.expire(expiry_s),
     }
     if let (WindowCondition::AtOrPastRecord, Some(record)) = (condition, group.records().last()) {
         let watermark = group.watermark_attribute();
-        built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
+        conditions.push(built.term(watermark, " >= ", text(record.sequence.padded())));
     }
+    built.condition = conditions.join(" AND ");
     built
 }
 
@@ -303,7 +317,7 @@ mod tests {
             "count_quarantined",
             shown(&recounted(WindowExpiry::Kept, WindowCondition::AtOrPastRecord))
         );
-        let new = WindowExpiry::Set(Some(1_777_388_400));
+        let new = WindowExpiry::New(Some(1_777_388_400));
         insta::assert_snapshot!(
             "count_quarantined_in_new_window",
             shown(&recounted(new, WindowCondition::None))

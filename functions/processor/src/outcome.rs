@@ -43,9 +43,9 @@ pub struct Outcome {
     pub failures: Vec<Failure>,
     /// Keys of the usage windows that this event updated or tried to update.
     pub window_keys: Vec<ItemKey>,
-    /// Records that one of their windows counted now, and that another one skipped because its
-    /// watermark was past them. That window had counted them before, or a delivery of later records
-    /// came first, and it lacks them.
+    /// Records that one window counted now and another one skipped, because its watermark was past
+    /// them. The other one counted them before, or lacks them because a delivery of later records
+    /// came first.
     pub partly_counted: u64,
 }
 

@@ -58,7 +58,10 @@ impl OutcomeBuilder {
         let dropped = || grouped.groups.iter().zip(&results).flat_map(dropped);
         if dropped().next().is_some() {
             let all: HashSet<_> = dropped().collect();
-            for (group, result) in grouped.groups.iter().zip(&results) {
+            let added =
+                |result: &WindowResult| result.failure.is_none() && result.quarantined.is_empty();
+            let written = grouped.groups.iter().zip(&results);
+            for (group, result) in written.filter(|(_, result)| added(result)) {
                 let is_counted = |n: &usize| result.duplicates.binary_search(n).is_err();
                 let counted = (0..group.records().len()).filter(is_counted);
                 let counted = counted.map(|n| address(&group.records()[n]));

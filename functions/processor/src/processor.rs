@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use serde_json::value::RawValue;
 use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, group_by_window};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::alert_claims::AlertClaims;
@@ -59,9 +60,9 @@ impl Processor {
     }
 
     /// Delivers the alerts that are due, without a batch. It first reads the waiting alerts again
-    /// in two cases. The last read is a minute old. Or the last read was not complete, and all
-    /// alerts that it found are delivered or given up. Without a destination, or if another region
-    /// counts the table, it does nothing.
+    /// if the last read is a minute old, or if it was not complete and all alerts that it found are
+    /// delivered or given up. Without a destination, or if another region counts the table, it does
+    /// nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.
@@ -191,24 +192,26 @@ impl Processor {
             now_s: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
             deadline,
         };
+        let slots = &Semaphore::new(WRITES_AT_ONCE);
         let claims = &|n: usize| AlertClaims {
             client: &self.client,
             settings: &self.settings,
             thresholds: &self.thresholds,
             outbox: self.outbox.as_deref(),
             group: &grouped.groups[n],
+            slots,
             now,
             deadline,
         };
         let writes = (0..grouped.groups.len()).map(|n| async move { (n, writer(n).write().await) });
-        let written = bounded(writes).await;
-        // While thresholds cannot be read, claims wait; no window waits for them.
-        let claimed = written
-            .into_iter()
-            .enumerate()
-            .map(|(n, result)| async move { (n, claims(n).claim(result).await) });
-        let claimed = bounded(claimed).await;
-        (grouped, claimed)
+        // A claim begins when its window is written. No window waits for a claim: while thresholds
+        // cannot be read, all claims wait.
+        let written = stream::iter(writes)
+            .buffer_unordered(WRITES_AT_ONCE)
+            .map(|(n, result)| async move { (n, claims(n).claim(result).await) })
+            .buffer_unordered(usize::MAX);
+        let written = in_order(written).await;
+        (grouped, written)
     }
 
     async fn quarantine(
@@ -223,8 +226,12 @@ impl Processor {
 /// Runs numbered futures, at most [`WRITES_AT_ONCE`] at a time; the results are in the order of the
 /// numbers. A future that has to wait takes one slot and does not delay those behind it.
 async fn bounded<T>(futures: impl Iterator<Item = impl Future<Output = (usize, T)>>) -> Vec<T> {
-    let mut results: Vec<_> =
-        stream::iter(futures).buffer_unordered(WRITES_AT_ONCE).collect().await;
+    in_order(stream::iter(futures).buffer_unordered(WRITES_AT_ONCE)).await
+}
+
+/// Numbered results in the order of their numbers.
+async fn in_order<T>(results: impl Stream<Item = (usize, T)>) -> Vec<T> {
+    let mut results: Vec<_> = results.collect().await;
     results.sort_unstable_by_key(|(n, _)| *n);
     results.into_iter().map(|(_, result)| result).collect()
 }

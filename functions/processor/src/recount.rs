@@ -102,7 +102,7 @@ struct FoundWindow {
 }
 
 impl Processor {
-    /// Counts a quarantined record in the windows that lack it and closes its entry, in one
+    /// Counts a quarantined record in the windows that may lack it and closes its entry, in one
     /// transaction. If the record names more than 200 limits, there are several transactions, and
     /// each but the last notes its progress in the entry. A recount costs a read of each window,
     /// and at least two write units for each item of a transaction.
@@ -226,8 +226,8 @@ fn may_be_redelivered(created: EpochMillis) -> bool {
 
 const MAY_BE_REDELIVERED: &str = "the stream may deliver the record again, and that delivery counts it; \
                               try again when the record is two days old";
-const WATERMARK_PASSED: &str = "its windows have counted later records, and cannot tell whether another \
-                      delivery counted this one too";
+const WATERMARK_PASSED: &str = "one of its windows has counted later records, and cannot tell whether \
+                      another delivery counted this one too";
 
 fn now_s() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

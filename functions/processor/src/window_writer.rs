@@ -45,7 +45,7 @@ pub(crate) struct WindowWriter<'a> {
 /// The result of writing one window.
 #[derive(Debug, Default)]
 pub(crate) struct WindowResult {
-    /// Records that another delivery counted or quarantined, by their indexes in the group.
+    /// Records that the watermark showed as done, by their indexes in the group.
     pub(crate) duplicates: Vec<usize>,
     /// Updates written.
     pub(crate) writes: u64,

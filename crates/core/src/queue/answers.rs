@@ -137,7 +137,7 @@ impl<W> WriteQueue<W> {
             // The shared write is taken out of the queue here, so `take_image` does not reach its
             // requests. They entered before it was sent, so they may be refused from this answer,
             // too.
-            shared.members.iter_mut().for_each(|member| member.asked_since_entry[*index] = true);
+            shared.members.iter_mut().for_each(|member| member.image_answers_it[*index] = true);
             self.take_image(*index, image, now, true);
         }
         self.shared = Some(shared);
@@ -187,7 +187,7 @@ impl<W> WriteQueue<W> {
         // The lost write may have changed the bucket, and time has passed: no earlier answer may
         // refuse.
         for member in self.members() {
-            member.asked_since_entry = Default::default();
+            member.image_answers_it = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -312,7 +312,7 @@ impl<W> WriteQueue<W> {
             // does not fail for that reason. The queue refuses it from a recent image, or reads
             // first.
             (_, Upkeep::Reconfigure) => {
-                self.members().for_each(|member| member.asked_since_entry = Default::default());
+                self.members().for_each(|member| member.image_answers_it = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -348,7 +348,7 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(Known { image, as_of: now, is_authoritative });
         bucket.note_claims(now);
         for member in self.members() {
-            member.asked_since_entry[index] = is_authoritative && member.entered_before_call;
+            member.image_answers_it[index] = is_authoritative && member.entered_before_call;
         }
     }
 

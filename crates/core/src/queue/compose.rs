@@ -143,14 +143,13 @@ impl<W> WriteQueue<W> {
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let asked_since_entry =
-                self.waiting.iter().any(|member| member.asked_since_entry[index]);
+            let image_answers_it = self.waiting.iter().any(|member| member.image_answers_it[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
                 && contention.is_usually_outdated()
                 && !contention.is_usually_claimed()
-                && !asked_since_entry
+                && !image_answers_it
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -191,10 +190,10 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// For each bucket: true if `asked_since_entry` is false for all of these requests, so that
+    /// For each bucket: true if `image_answers_it` is false for all of these requests, so that
     /// the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| !members.iter().any(|member| member.asked_since_entry[index]))
+        std::array::from_fn(|index| !members.iter().any(|member| member.image_answers_it[index]))
     }
 
     fn plans(

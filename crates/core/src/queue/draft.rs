@@ -40,9 +40,8 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The bucket may be full by now if unclaimed refill is counted. A forced debit then
-    /// makes room below the cap. The next claim fills that room with refill that would otherwise be
-    /// lost. So the debit has no effect.
+    /// range. A forced debit has no effect if the bucket, with unclaimed refill, is full by now:
+    /// the next claim fills the room with refill that would otherwise be lost.
     pub(super) is_forced: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The terms of a lease: how much it takes, and what it settles of earlier ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Amounts, LeaseRange, LimitName, Millitokens};
 
@@ -31,6 +31,13 @@ impl LeaseTerms {
     pub(super) fn is_ahead_of_need(&self) -> bool {
         let is_no_need = |want: &LeaseRange| want.least <= Millitokens::ZERO;
         !self.wanted.is_empty() && self.wanted.values().all(is_no_need)
+    }
+
+    /// True if it gives back or counts tokens of one of these limits.
+    pub(super) fn settles_any_of(&self, limits: &BTreeSet<LimitName>) -> bool {
+        let moves = |amounts: &Amounts, limit| amounts.of(limit) != Millitokens::ZERO;
+        let counts = |limit| self.counted.as_ref().is_some_and(|counted| moves(counted, limit));
+        limits.iter().any(|limit| moves(&self.returned, limit) || counts(limit))
     }
 
     /// The amounts that move the counters of consumption once `leased` is taken.

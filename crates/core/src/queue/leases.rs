@@ -46,6 +46,11 @@ impl<W> WriteQueue<W> {
         returned += &terms.returned;
         let mut leased =
             lease_size(&bucket.id, image, &terms.wanted, &returned, configuration, now);
+        if image.is_some_and(|image| terms.settles_any_of(&configuration.compare(image).removed)) {
+            // A write that leases would remove the limit, and the stream of changes would not show
+            // what is settled. This one only settles, and a later one leases.
+            leased.clear();
+        }
         if draft.corrects && !item_follows(bucket, configuration, &leased) {
             return Placement::Later;
         }
@@ -63,7 +68,7 @@ impl<W> WriteQueue<W> {
                     Some(self.step_unless_covered(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.asked_since_entry[0] =>
+                    if !member.image_answers_it[0] =>
                 {
                     Some(Placement::Read)
                 }

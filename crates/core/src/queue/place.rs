@@ -73,7 +73,7 @@ impl<W> WriteQueue<W> {
                     return self.step_unless_covered(member, now).unwrap_or(or_else);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.asked_since_entry[index] =>
+                    if !member.image_answers_it[index] =>
                 {
                     return Placement::Read;
                 }
@@ -98,9 +98,9 @@ impl<W> WriteQueue<W> {
     /// The instant up to which refill counts for the next request of a draft.
     ///
     /// To use refill since the last claim, a write must claim, and then it fails if any other
-    /// process claims first. After an outrun (`outruns_in_a_row`), only the first acquire or lease
-    /// of a draft may use that refill. A later acquire counts refill up to the last claim. If that
-    /// claim is at least one claim interval old, the later acquire counts all refill, too.
+    /// process claims first. So after an outrun (`outruns_in_a_row`), all but the first acquire or
+    /// lease of a draft count refill only up to the last claim, unless that claim is at least one
+    /// claim interval old.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.settings.interval.0);
         let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));
@@ -135,7 +135,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.asked_since_entry[index] {
+            if !missing.is_empty() && !member.image_answers_it[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

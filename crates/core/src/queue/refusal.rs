@@ -36,8 +36,8 @@ impl<W> WriteQueue<W> {
     }
 
     /// Judges this request by the images alone, as if it were the only request of the draft.
-    /// Returns the next step if it cannot be granted so; `None`: no bucket needs a repair, and none
-    /// is short. The first that applies:
+    /// Returns the next step if a bucket needs a repair or is short; otherwise `None`. The first
+    /// that applies:
     ///
     /// - A bucket needs a repair: the repair.
     /// - The request is short and brings other limits to a bucket: the write that brings them, or a
@@ -109,7 +109,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.asked_since_entry[index] || self.unacked.is_empty() && is_recent()
+        member.image_answers_it[index] || self.unacked.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -129,7 +129,7 @@ impl<W> WriteQueue<W> {
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image = self.buckets[index].image().filter(|_| member.asked_since_entry[index])?;
+            let image = self.buckets[index].image().filter(|_| member.image_answers_it[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -177,7 +177,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if !member.asked_since_entry[index]
+            if !member.image_answers_it[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
             {

@@ -73,9 +73,9 @@ pub(super) struct SharedWrite<W> {
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. As long as the item
-    /// has one of them, it has not forgotten the write (`image_cannot_tell`). If the image was out
-    /// of date, the item drops these ids sooner. Then the queue assumes too early that the item may
-    /// have forgotten the write. It never assumes so too late.
+    /// has one of them, it has not forgotten the write (`image_cannot_tell`). An image that is out
+    /// of date has older ids, which the item drops sooner. So the queue may assume too early, but
+    /// never too late, that the item may have forgotten the write.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
@@ -138,7 +138,7 @@ impl<W> WriteQueue<W> {
         if is_news {
             self.buckets[bucket].known = Some(known.clone());
             self.buckets[bucket].note_claims(known.as_of);
-            self.members().for_each(|member| member.asked_since_entry[bucket] = false);
+            self.members().for_each(|member| member.image_answers_it[bucket] = false);
         }
     }
 
@@ -152,8 +152,8 @@ impl<W> WriteQueue<W> {
         std::mem::take(&mut self.counts)
     }
 
-    /// The callers that the call in flight concerns.
-    pub fn waiters(&mut self) -> impl Iterator<Item = &mut W> {
+    /// The callers of the requests that the call in flight concerns.
+    pub fn callers_of_call(&mut self) -> impl Iterator<Item = &mut W> {
         let in_shared = matches!(self.flight, Some(Flight::SharedWrite));
         let shared = self.shared.as_mut().map(|shared| &mut shared.members).into_iter().flatten();
         let waiting = self.waiting.iter_mut().filter(move |_| !in_shared);

@@ -62,8 +62,8 @@ impl UnackedRequest {
 
 /// True if the image can no longer tell whether a lost write happened. Either there is no item, or
 /// the item's list of ids is full and has none of `ids_before`, the ids from before the write: then
-/// `id` may have come and gone. `id` itself is left out of this comparison: a repetition may have
-/// put it back into the list.
+/// `id` may have come and gone. `id` itself does not count: a repetition may have put it there,
+/// whatever the first attempt did.
 pub(super) fn image_cannot_tell(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

@@ -110,13 +110,13 @@ pub(crate) const CONTROLS: &[Control] = &[
         "existence of adjust",
         "a dropped limit",
         _,
-        Path::Adjust,
+        Path::AddOnly,
         C::AtLeast(..) | C::AtMost(..)
     ),
     control!("memory", "lost replies", _, _, C::Unseen(_)),
     control!("memory of a claim", "late writes", _, Path::Claim, C::Unseen(_)),
     control!("memory of an unclaimed take", "lost replies", _, Path::Unclaimed, C::Unseen(_)),
-    control!("memory of adjust", "late writes", _, Path::Adjust, C::Unseen(_)),
+    control!("memory of adjust", "late writes", _, Path::AddOnly, C::Unseen(_)),
 ];
 
 /// The conditions that the hash of the rules implies between writers that keep it.

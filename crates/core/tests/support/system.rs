@@ -190,7 +190,7 @@ impl System {
             _ => {
                 process.lost = None;
                 let known = process.queue.known(0).and_then(|known| known.image.clone());
-                let callers = process.queue.waiters();
+                let callers = process.queue.callers_of_call();
                 let mut requests: Vec<_> =
                     callers.filter_map(|caller| self.callers[*caller].request.clone()).collect();
                 for request in requests.iter_mut().filter(|r| r.purpose != Purpose::Acquire) {
@@ -209,7 +209,7 @@ impl System {
         let purpose = match plan.path {
             _ if is_upkeep => Purpose::Repair,
             _ if has(Purpose::Acquire) => Purpose::Acquire,
-            WritePath::Adjust if is_forced || has(Purpose::Forced) => Purpose::Forced,
+            WritePath::AddOnly if is_forced || has(Purpose::Forced) => Purpose::Forced,
             _ => Purpose::Adjust,
         };
         self.tally.combined += u32::from(requests.len() > 1);

@@ -34,8 +34,8 @@ impl<T: Table> CompositeStore<T> {
     /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
     /// under the old id. If that write happened, the queue gives back what it took under the old
     /// id. The new id keeps that apart from the request that enters now. A lease keeps its id: a
-    /// lost write may carry it. Its `Contended` and `Setup` do not say that it is in doubt: its lane
-    /// does (`WriteQueue::lease_in_doubt`).
+    /// lost write may carry it. Its errors `Contended` and `Setup` never say if it is in doubt;
+    /// `WriteQueue::lease_in_doubt` does.
     pub(super) async fn resolve(
         &self,
         lane: &Arc<Lane>,

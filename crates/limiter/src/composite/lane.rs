@@ -145,10 +145,10 @@ impl Lane {
         if state.term != term {
             return false;
         }
-        let waiters = state.queue.waiters().count().max(1);
+        let waiters = state.queue.callers_of_call().count().max(1);
         state.had_several_waiters = waiters > 1;
         let share = 1.0 / f64::from(u32::try_from(waiters).unwrap_or(u32::MAX));
-        for waiter in state.queue.waiters() {
+        for waiter in state.queue.callers_of_call() {
             waiter.cost.write_units += reply.write_units * share;
             waiter.cost.read_units += reply.read_units * share;
         }

@@ -164,7 +164,7 @@ impl Leader<'_> {
                             .last_write
                             .as_ref()
                             .is_some_and(|last| Arc::ptr_eq(last, &write));
-                        for waiter in state.queue.waiters() {
+                        for waiter in state.queue.callers_of_call() {
                             waiter.cost.attempts += u32::from(is_new_attempt);
                         }
                         state.last_write = Some(write.clone());

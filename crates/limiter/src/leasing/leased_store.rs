@@ -188,11 +188,13 @@ impl Leased {
                 && room(limit).is_some_and(|room| by.get().unsigned_abs() <= room)
         };
         let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);
-        // A correction does not begin a watch: giving the tokens back now costs the same write.
-        match bucket.atomic.is_watched() && !self.leaser.is_shut() {
-            true => (back, rest),
-            false => (Amounts::new(), amounts.clone()),
+        if back.is_empty()
+            || bucket.atomic.is_watched() && !self.leaser.is_shut()
+            || self.leaser.watch(bucket, configuration, |_| ()).is_some()
+        {
+            return (back, rest);
         }
+        (Amounts::new(), amounts.clone())
     }
 
     /// Repeats a correction that takes and gives back. The earlier attempt gave nothing back: it

@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update}
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowGroup};
 
-use super::{FoundWindow, MAY_BE_REDELIVERED, Recounted, now_s};
+use super::{FoundWindow, Recounted, now_s};
 use crate::expressions;
 use crate::expressions::{WindowCondition, WindowExpiry};
 use crate::processor::Processor;
@@ -16,6 +16,8 @@ use crate::write_error::{WriteError, is_failed_condition};
 const TOMBSTONE: Retention = Retention::Days(7);
 /// Limits of one transaction: an update names at most about 300.
 const LIMITS_PER_TRANSACTION: usize = 200;
+
+const WINDOW_CHANGED: &str = "one of its windows changed meanwhile: try again";
 
 /// The limits of a record that one transaction counts: those from `before` to `after`.
 #[derive(Clone, Copy)]
@@ -78,11 +80,11 @@ impl Processor {
             let soonest_s = now_s + i64::from(Retention::MIN_DAYS) * 86_400;
             let expiry = match found.exists {
                 // It would be deleted with what is counted now.
-                true if found.expiry_s.is_some_and(|expiry_s| expiry_s < soonest_s) => {
-                    WindowExpiry::Set(Some(soonest_s))
-                }
-                true => WindowExpiry::Kept,
-                false => WindowExpiry::Set(
+                true => match found.expiry_s {
+                    Some(from) if from < soonest_s => WindowExpiry::Moved { from, to: soonest_s },
+                    _ => WindowExpiry::Kept,
+                },
+                false => WindowExpiry::New(
                     self.settings().retention.expiry_s(group.window().end_s(), now_s),
                 ),
             };
@@ -134,7 +136,7 @@ impl Processor {
             return Err(Recounted::Closed);
         }
         if reasons.iter().any(is_failed_condition) {
-            return Err(Recounted::Undecided(MAY_BE_REDELIVERED.to_owned()));
+            return Err(Recounted::Undecided(WINDOW_CHANGED.to_owned()));
         }
         Err(Recounted::Failed(WriteError::of_reasons(reasons).reason()))
     }
