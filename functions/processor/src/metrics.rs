@@ -30,7 +30,7 @@ impl Metrics {
             .emit_zeros(true)
             .init()
             .map_err(|error| MetricsError(error.to_string()))?;
-        for name in COUNTS {
+        for (name, _) in COUNTS {
             describe_counter!(name, Unit::Count, "");
         }
         describe_histogram!(RECORD_AGE, Unit::Milliseconds, "");
@@ -42,26 +42,8 @@ impl Metrics {
     /// # Errors
     /// The error of the writer.
     pub fn write(&self, report: &Report, to: impl Write) -> std::io::Result<()> {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "units are small and positive"
-        )]
-        let write_units = report.write_units.ceil() as u64;
-        for (name, count) in [
-            (RECORDS, report.records),
-            (DELTAS, report.deltas),
-            (WINDOW_UPDATES, report.window_updates),
-            (DUPLICATES_DROPPED, report.duplicates_dropped),
-            (QUARANTINED, report.quarantined),
-            (ALERTS, report.alerts),
-            (ALERTS_SENT, report.alerts_sent),
-            (ALERTS_FAILED, report.alerts_failed),
-            (ALERTS_GIVEN_UP, report.alerts_given_up),
-            (RETRYABLE_FAILURES, report.retryable_failures),
-            (WRITE_UNITS, write_units),
-        ] {
-            counter!(name).increment(count);
+        for (name, count) in COUNTS {
+            counter!(name).increment(count(report));
         }
         if let Some(age_ms) = report.record_age_ms {
             histogram!(RECORD_AGE).record(age_ms);
@@ -70,32 +52,33 @@ impl Metrics {
     }
 }
 
-const RECORDS: &str = "Records";
-const DELTAS: &str = "Deltas";
-const WINDOW_UPDATES: &str = "WindowUpdates";
-const DUPLICATES_DROPPED: &str = "DuplicatesDropped";
-const QUARANTINED: &str = "Quarantined";
-const ALERTS: &str = "Alerts";
-const ALERTS_SENT: &str = "AlertsSent";
-const ALERTS_FAILED: &str = "AlertsFailed";
-const ALERTS_GIVEN_UP: &str = "AlertsGivenUp";
-const RETRYABLE_FAILURES: &str = "RetryableFailures";
-const WRITE_UNITS: &str = "WriteUnits";
-const COUNTS: [&str; 11] = [
-    RECORDS,
-    DELTAS,
-    WINDOW_UPDATES,
-    DUPLICATES_DROPPED,
-    QUARANTINED,
-    ALERTS,
-    ALERTS_SENT,
-    ALERTS_FAILED,
-    ALERTS_GIVEN_UP,
-    RETRYABLE_FAILURES,
-    WRITE_UNITS,
+/// The name of a counter, and its figure.
+type Count = (&'static str, fn(&Report) -> u64);
+
+const COUNTS: [Count; 11] = [
+    ("Records", |report| report.records),
+    ("Deltas", |report| report.deltas),
+    ("WindowUpdates", |report| report.window_updates),
+    ("DuplicatesDropped", |report| report.duplicates_dropped),
+    ("Quarantined", |report| report.quarantined),
+    ("Alerts", |report| report.alerts),
+    ("AlertsSent", |report| report.alerts_sent),
+    ("AlertsFailed", |report| report.alerts_failed),
+    ("AlertsGivenUp", |report| report.alerts_given_up),
+    ("RetryableFailures", |report| report.retryable_failures),
+    ("WriteUnits", write_units),
 ];
 /// Age of the oldest record of the event.
 const RECORD_AGE: &str = "RecordAge";
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "units are small and positive"
+)]
+fn write_units(report: &Report) -> u64 {
+    report.write_units.ceil() as u64
+}
 
 #[cfg(test)]
 mod tests {
