@@ -19,7 +19,7 @@ use crate::new_quarantine_entry::NewQuarantineEntry;
 use crate::outbox::{Deliveries, Outbox};
 use crate::outcome::Outcome;
 use crate::outcome_builder::{OutcomeBuilder, as_u64};
-use crate::quarantine::{self, PutOutcome};
+use crate::quarantine;
 use crate::report::Report;
 use crate::sender::Sender;
 use crate::settings::{Settings, Switch};
@@ -141,8 +141,9 @@ impl Processor {
             .countable
             .into_iter()
             .partition(|record| entries.iter().any(|entry| entry.may_precede(record)));
-        let puts = (0..entries.len())
-            .map(|n| async move { (n, self.quarantine(&entries[n], deadline).await) });
+        let puts = (0..entries.len()).map(|n| async move {
+            (n, quarantine::put(&self.client, &self.settings, &entries[n], deadline).await)
+        });
         let (put, written) =
             tokio::join!(bounded(puts), self.write_windows(unblocked, now, deadline));
         let is_written = written.1.iter().all(|result| result.failure.is_none());
@@ -212,14 +213,6 @@ impl Processor {
             .buffer_unordered(usize::MAX);
         let written = in_order(written).await;
         (grouped, written)
-    }
-
-    async fn quarantine(
-        &self,
-        entry: &NewQuarantineEntry,
-        deadline: Instant,
-    ) -> Result<PutOutcome, WriteError> {
-        quarantine::put(&self.client, &self.settings, entry, deadline).await
     }
 }
 
