@@ -157,23 +157,21 @@ impl OutcomeBuilder {
     ) -> Result<SequenceNumber, HandleError> {
         let no_position =
             |failure: &Failure| HandleError::NoPosition { reason: failure.reason.clone() };
-        let mut failures = self.outcome.failures.iter();
-        let (mut lowest, mut last_failure) = (None, None);
-        for failure in &mut failures {
-            let first = failure.first.ok_or_else(|| no_position(failure))?;
-            lowest = Some(lowest.map_or(first, |known: SequenceNumber| known.min(first)));
-            last_failure = Some(failure);
-        }
+        let failures = &self.outcome.failures;
+        let firsts =
+            failures.iter().map(|failure| failure.first.ok_or_else(|| no_position(failure)));
+        let firsts = firsts.collect::<Result<Vec<_>, _>>()?;
         let positions =
             records.iter().map(|record| StreamRecord::stream_and_sequence_of(record.get()));
         let positions: Vec<_> = positions.collect();
-        let in_order = positions.windows(2).all(|pair| {
-            let [(stream, before), (next_stream, after)] = pair else { return false };
+        let in_order = positions.is_sorted_by(|(stream, before), (next_stream, after)| {
             stream == next_stream && before <= after
         });
-        let at =
-            if in_order { lowest } else { positions.first().and_then(|(_, sequence)| *sequence) };
-        let reason = last_failure.map_or_else(String::new, |failure| failure.reason.clone());
+        let at = match in_order {
+            true => firsts.into_iter().min(),
+            false => positions.first().and_then(|(_, sequence)| *sequence),
+        };
+        let reason = failures.last().map_or_else(String::new, |failure| failure.reason.clone());
         at.ok_or(HandleError::NoPosition { reason })
     }
 }
