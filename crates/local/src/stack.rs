@@ -91,7 +91,12 @@ impl LocalLoop {
                 observer(outcome);
             }
         }));
-        let poller = Poller::new(source, handler, polling()?);
+        let polling = poller::Settings {
+            batch_size: BatchSize::new(BATCH_RECORDS)?,
+            idle_interval: IDLE_INTERVAL,
+            ..poller::Settings::default()
+        };
+        let poller = Poller::new(source, handler, polling);
         let public = Server::start(listener, engine.database().clone())?;
         Ok(Self { engine, public, poller, log, written })
     }
@@ -149,11 +154,9 @@ impl LocalLoop {
         let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
         let mut shutdown = pin!(shutdown);
         while poller.turn(TIDY_INTERVAL, shutdown.as_mut()).await? {
-            let sweep = if Instant::now() >= next_sweep { Sweep::Due } else { Sweep::Later };
-            if sweep == Sweep::Due {
-                next_sweep = Instant::now() + SWEEP_INTERVAL;
-            }
-            if let Err(error) = tidy(&engine, &poller.checkpoints(), log.as_ref(), sweep).await {
+            let checkpoints = poller.checkpoints();
+            let tidied = tidy(&engine, &checkpoints, log.as_ref(), &mut next_sweep).await;
+            if let Err(error) = tidied {
                 tracing::warn!(%error, "the engine's file grows until that is possible again");
             }
         }
@@ -165,20 +168,17 @@ impl LocalLoop {
     }
 }
 
-/// Says if expired items are deleted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sweep {
-    Due,
-    Later,
-}
-
 /// Does the tasks that DynamoDB does by itself: trims the stream, deletes expired items.
 async fn tidy(
     engine: &EmbeddedEngine,
     checkpoints: &Checkpoints,
     log: Option<&StreamLog>,
-    sweep: Sweep,
+    next_sweep: &mut Instant,
 ) -> Result<(), Error> {
+    let is_sweep_due = Instant::now() >= *next_sweep;
+    if is_sweep_due {
+        *next_sweep = Instant::now() + SWEEP_INTERVAL;
+    }
     let mut all_recent = true;
     if let Some(log) = log {
         for position in checkpoints.values() {
@@ -187,18 +187,10 @@ async fn tidy(
     }
     // A record that is delivered again after its window expired would make a new window, so old
     // records are deleted first.
-    if sweep == Sweep::Due && all_recent {
+    if is_sweep_due && all_recent {
         engine.sweep_ttl().await?;
     }
     Ok(())
-}
-
-fn polling() -> Result<poller::Settings, Error> {
-    Ok(poller::Settings {
-        batch_size: BatchSize::new(BATCH_RECORDS)?,
-        idle_interval: IDLE_INTERVAL,
-        ..poller::Settings::default()
-    })
 }
 
 #[cfg(test)]
