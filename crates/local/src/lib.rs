@@ -17,7 +17,10 @@ mod read_once;
 mod server;
 mod sqlite;
 mod stack;
-pub mod table;
+/// Sets up the table of Sluicegate on a local engine, as producers set it up on DynamoDB.
+pub mod table {
+    pub use sluicegate::dynamo::{create_table, stream_arn};
+}
 
 pub use access::is_loopback_host;
 pub use engine::{EmbeddedEngine, Storage};

@@ -74,8 +74,8 @@ impl LocalLoop {
         let client = client::dynamodb(&url);
         let table = settings.table.clone();
         match table::create_table(&client, &table).await {
-            Ok(()) | Err(Error::Table(TableSetupError::Exists { .. })) => {}
-            Err(error) => return Err(error),
+            Ok(()) | Err(TableSetupError::Exists { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
         let arn = table::stream_arn(&client, &table).await?;
         let log = engine.file().map(|file| StreamLog::open(file, &table)).transpose()?;

@@ -56,7 +56,8 @@ impl Target {
         // On disk, so that memory does not bound the number of windows.
         let engine = EmbeddedEngine::start(Storage::Temporary).await.map_err(failed)?;
         let client = sluicegate_local::client::dynamodb(&engine.endpoint_url());
-        sluicegate_local::table::create_table(&client, EMBEDDED_TABLE).await.map_err(failed)?;
+        let created = sluicegate_local::table::create_table(&client, EMBEDDED_TABLE).await;
+        created.map_err(|error| failed(error.into()))?;
         without_stream(&client).await?;
         Ok(Self {
             reader: client.clone(),
