@@ -13,9 +13,8 @@
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
-    Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
+    Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
@@ -31,7 +30,8 @@ use crate::expressions;
 use crate::outbox::Outbox;
 use crate::outcome::Failure;
 use crate::settings::{Settings, Switch};
-use crate::window_writer::{WindowResult, units_of};
+use crate::transact::{NotDone, transact};
+use crate::window_writer::WindowResult;
 use crate::write_error::{WriteError, is_failed_condition};
 
 /// A transaction takes 100 items, of which one is the window. The condition of the window names
@@ -129,28 +129,17 @@ impl AlertClaims<'_> {
     }
 
     async fn send(self, due: &[Alert]) -> Result<ClaimAnswer, WriteError> {
-        let request = self
-            .client
-            .transact_write_items()
-            .set_transact_items(Some(self.transaction(due)?))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total);
-        let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
-            Err(_) => return Err(WriteError::out_of_time()),
-            Ok(Ok(output)) => {
-                let write_units = units_of(&output).ok_or_else(WriteError::empty_answer)?;
-                return Ok(ClaimAnswer::Done(write_units));
+        let transaction = transact(self.client, self.transaction(due)?);
+        match tokio::time::timeout_at(self.deadline, transaction).await {
+            Err(_) => Err(WriteError::out_of_time()),
+            Ok(Ok(write_units)) => Ok(ClaimAnswer::Done(write_units)),
+            Ok(Err(NotDone::Failed(error))) => Err(error.invalid_as_needs_operator()),
+            Ok(Err(NotDone::Cancelled(reasons))) => {
+                match reasons.first().filter(|reason| is_failed_condition(reason)) {
+                    Some(reason) => Ok(ClaimAnswer::Refused(reason.item().cloned())),
+                    None => Err(WriteError::of_reasons(&reasons).invalid_as_needs_operator()),
+                }
             }
-            Ok(Err(error)) => error,
-        };
-        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
-            error.as_service_error()
-        else {
-            return Err(WriteError::of(&error).invalid_as_needs_operator());
-        };
-        let reasons = cancelled.cancellation_reasons();
-        match reasons.first().filter(|reason| is_failed_condition(reason)) {
-            Some(reason) => Ok(ClaimAnswer::Refused(reason.item().cloned())),
-            None => Err(WriteError::of_reasons(reasons).invalid_as_needs_operator()),
         }
     }
 

@@ -36,6 +36,7 @@ mod regions;
 mod report;
 mod sender;
 mod settings;
+mod transact;
 mod webhook;
 mod window_writer;
 mod write_error;

@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
-use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
-use aws_sdk_dynamodb::types::{Delete, Put, ReturnConsumedCapacity, TransactWriteItem};
+use aws_sdk_dynamodb::types::{Delete, Put, TransactWriteItem};
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
 use sluicegate_core::keys::AlertId;
@@ -25,6 +24,7 @@ use crate::backoff::Backoff;
 use crate::cloud_event::Event;
 use crate::expressions;
 use crate::sender::Sender;
+use crate::transact::{NotDone, transact};
 use crate::write_error::{WriteError, is_failed_condition};
 
 /// Deliveries at once.
@@ -313,24 +313,13 @@ async fn write_mark(
         items.push(TransactWriteItem::builder().delete(delete).build());
         items.push(TransactWriteItem::builder().put(put.build().map_err(incomplete)?).build());
     }
-    let request = client
-        .transact_write_items()
-        .set_transact_items(Some(items))
-        .return_consumed_capacity(ReturnConsumedCapacity::Total);
-    let error = match request.send().await {
-        Ok(output) if output.consumed_capacity.is_some() => return Ok(true),
-        Ok(_) => return Err(WriteError::empty_answer()),
-        Err(error) => error,
-    };
-    match error.as_service_error() {
-        Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
-            let reasons = cancelled.cancellation_reasons();
-            match reasons.first().is_some_and(is_failed_condition) {
-                true => Ok(false),
-                false => Err(WriteError::of_reasons(reasons)),
-            }
+    match transact(client, items).await {
+        Ok(_) => Ok(true),
+        Err(NotDone::Cancelled(reasons)) if reasons.first().is_some_and(is_failed_condition) => {
+            Ok(false)
         }
-        _ => Err(WriteError::of(&error)),
+        Err(NotDone::Cancelled(reasons)) => Err(WriteError::of_reasons(&reasons)),
+        Err(NotDone::Failed(error)) => Err(error),
     }
 }
 

@@ -13,13 +13,10 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::operation::transact_write_items::{
-    TransactWriteItemsError, TransactWriteItemsOutput,
-};
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    ConsumedCapacity, Put, ReturnConsumedCapacity, ReturnValue,
-    ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
+    Put, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
+    TransactWriteItem, Update,
 };
 use sluicegate_core::{SequenceNumber, WindowGroup, WindowUpdate, calendar_amounts};
 use tokio::time::Instant;
@@ -30,6 +27,7 @@ use crate::expressions;
 use crate::new_quarantine_entry::{self, NewQuarantineEntry};
 use crate::outcome::{Failure, Quarantined};
 use crate::settings::{Settings, Switch};
+use crate::transact::{NotDone, transact};
 use crate::write_error::{WriteError, is_failed_condition};
 
 /// Writes the group of one window.
@@ -240,22 +238,15 @@ impl WindowWriter<'_> {
                 Ok(items) => items,
                 Err(error) => return WriteAnswer::Failed(error),
             };
-            let request = self
-                .client
-                .transact_write_items()
-                .set_transact_items(Some(items))
-                .return_consumed_capacity(ReturnConsumedCapacity::Total);
-            let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
+            let transaction = transact(self.client, items);
+            let reasons = match tokio::time::timeout_at(self.deadline, transaction).await {
                 Err(_) => return WriteAnswer::Failed(WriteError::out_of_time()),
-                Ok(Ok(output)) => return WriteAnswer::done_or_lost(units_of(&output), None),
-                Ok(Err(error)) => error,
+                Ok(Ok(write_units)) => return WriteAnswer::Done { write_units, item: None },
+                Ok(Err(NotDone::Failed(error))) => {
+                    return WriteAnswer::Failed(error.invalid_as_needs_operator());
+                }
+                Ok(Err(NotDone::Cancelled(reasons))) => reasons,
             };
-            let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
-                error.as_service_error()
-            else {
-                return WriteAnswer::Failed(WriteError::of(&error).invalid_as_needs_operator());
-            };
-            let reasons = cancelled.cancellation_reasons();
             // The window's own reason comes last.
             if let Some(reason) =
                 reasons.get(entries.len()).filter(|reason| is_failed_condition(reason))
@@ -266,7 +257,7 @@ impl WindowWriter<'_> {
             let mut exists = reasons.iter().map(is_failed_condition);
             entries.retain(|_| !exists.next().unwrap_or(false));
             if entries.len() == sent {
-                let error = WriteError::of_reasons(reasons);
+                let error = WriteError::of_reasons(&reasons);
                 return WriteAnswer::Failed(error.invalid_as_needs_operator());
             }
         }
@@ -314,11 +305,4 @@ impl WindowResult {
         self.failure = Some(Failure { first: Some(first), reason: error.reason() });
         self
     }
-}
-
-/// The write units of a transaction; zero if the answer's list of them is empty, as some engines
-/// send it. `None` if there is no list: the answer may come from something other than DynamoDB.
-pub(crate) fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
-    let capacity = output.consumed_capacity.as_ref()?;
-    Some(capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum())
 }

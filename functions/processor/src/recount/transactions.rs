@@ -1,7 +1,6 @@
 //! The transactions of a recount: each changes the windows and the entry, or neither.
 
-use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
-use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update};
+use aws_sdk_dynamodb::types::{TransactWriteItem, Update};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowGroup};
 
@@ -10,6 +9,7 @@ use crate::expressions;
 use crate::expressions::{WindowCondition, WindowExpiry};
 use crate::processor::Processor;
 use crate::settings::Retention;
+use crate::transact::{self, NotDone};
 use crate::write_error::{WriteError, is_failed_condition};
 
 /// A closed entry is kept this long, so that no delivery opens it again.
@@ -116,29 +116,19 @@ impl Processor {
 
     /// Executes a transaction whose first item is the entry.
     async fn transact(&self, items: Vec<TransactWriteItem>) -> Result<(), Recounted> {
-        let request = self
-            .client()
-            .transact_write_items()
-            .set_transact_items(Some(items))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total);
-        let error = match request.send().await {
-            Ok(output) if output.consumed_capacity.is_some() => return Ok(()),
-            Ok(_) => return Err(Recounted::Failed(WriteError::empty_answer().reason())),
-            Err(error) => error,
-        };
-        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
-            error.as_service_error()
-        else {
-            return Err(Recounted::Failed(WriteError::of(&error).reason()));
-        };
-        let reasons = cancelled.cancellation_reasons();
-        if reasons.first().is_some_and(is_failed_condition) {
-            return Err(Recounted::Closed);
-        }
-        if reasons.iter().any(is_failed_condition) {
-            return Err(Recounted::Undecided(WINDOW_CHANGED.to_owned()));
-        }
-        Err(Recounted::Failed(WriteError::of_reasons(reasons).reason()))
+        Err(match transact::transact(self.client(), items).await {
+            Ok(_) => return Ok(()),
+            Err(NotDone::Failed(error)) => Recounted::Failed(error.reason()),
+            Err(NotDone::Cancelled(reasons)) => {
+                if reasons.first().is_some_and(is_failed_condition) {
+                    Recounted::Closed
+                } else if reasons.iter().any(is_failed_condition) {
+                    Recounted::Undecided(WINDOW_CHANGED.to_owned())
+                } else {
+                    Recounted::Failed(WriteError::of_reasons(&reasons).reason())
+                }
+            }
+        })
     }
 
     /// Closes an entry without counting it.
