@@ -13,9 +13,7 @@
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::types::{
-    Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
-};
+use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
     Alert, BucketId, EpochMillis, OutboxEntry, WindowGroup, WindowState, calendar_amounts,
@@ -150,29 +148,15 @@ impl AlertClaims<'_> {
 
     /// The window's claims first, then the entries.
     fn transaction(self, due: &[Alert]) -> Result<Vec<TransactWriteItem>, WriteError> {
-        let incomplete = |error: aws_sdk_dynamodb::error::BuildError| {
-            WriteError::NeedsOperator(error.to_string())
-        };
         let claims: Vec<_> = due.iter().map(Alert::claim).collect();
-        let built = expressions::claim(&claims);
-        let update = Update::builder()
-            .table_name(&self.settings.table)
-            .set_key(Some(expressions::key(&self.group.key())))
-            .update_expression(built.expression)
-            .condition_expression(built.condition)
-            .set_expression_attribute_names(Some(built.names))
-            .set_expression_attribute_values(Some(built.values))
-            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-            .build()
-            .map_err(incomplete)?;
-        let mut items = vec![TransactWriteItem::builder().update(update).build()];
+        let update = expressions::claim(&claims);
+        let mut items = vec![update.into_item(&self.settings.table, &self.group.key())?];
         for alert in due {
             let entry = self.entry(alert.clone());
             let put = Put::builder()
                 .table_name(&self.settings.table)
                 .set_item(Some(entry.to_item().into()))
-                .build()
-                .map_err(incomplete)?;
+                .build()?;
             items.push(TransactWriteItem::builder().put(put).build());
         }
         Ok(items)

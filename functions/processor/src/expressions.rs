@@ -5,11 +5,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_dynamodb::types::{
+    self, AttributeValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
+};
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{
     LimitName, Millitokens, QuarantineState, SequenceNumber, WindowGroup, WindowUpdate,
 };
+
+use crate::write_error::WriteError;
 
 /// The condition that a recount's transaction sets on each window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub(crate) enum WindowExpiry {
 }
 
 /// An update of one item with its condition.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Update {
     pub(crate) expression: String,
     pub(crate) condition: String,
@@ -104,6 +108,27 @@ impl Update {
             None => format!(" REMOVE {}", self.name(keys::TTL)),
         };
         self.expression.push_str(&clause);
+    }
+
+    /// The update of an item as a part of a transaction. If its condition fails, the answer holds
+    /// the item.
+    pub(crate) fn into_item(
+        self,
+        table: &str,
+        key: &ItemKey,
+    ) -> Result<TransactWriteItem, WriteError> {
+        let condition = Some(self.condition).filter(|condition| !condition.is_empty());
+        let returned = condition.as_ref().map(|_| ReturnValuesOnConditionCheckFailure::AllOld);
+        let update = types::Update::builder()
+            .table_name(table)
+            .set_key(Some(self::key(key)))
+            .update_expression(self.expression)
+            .set_condition_expression(condition)
+            .set_expression_attribute_names(Some(self.names))
+            .set_expression_attribute_values(Some(self.values))
+            .set_return_values_on_condition_check_failure(returned)
+            .build()?;
+        Ok(TransactWriteItem::builder().update(update).build())
     }
 
     /// Sets the condition that an entry is open and that exactly `counted` of its limits are

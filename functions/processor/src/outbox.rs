@@ -295,23 +295,21 @@ async fn write_mark(
     old: &OutboxEntry,
     new: &OutboxEntry,
 ) -> Result<bool, WriteError> {
-    let incomplete =
-        |error: aws_sdk_dynamodb::error::BuildError| WriteError::NeedsOperator(error.to_string());
     let put = Put::builder().table_name(table).set_item(Some(new.to_item().into()));
     let (condition, names) = expressions::present();
     let mut items = Vec::new();
     if new.key() == old.key() {
         let put = put.condition_expression(condition).set_expression_attribute_names(Some(names));
-        items.push(TransactWriteItem::builder().put(put.build().map_err(incomplete)?).build());
+        items.push(TransactWriteItem::builder().put(put.build()?).build());
     } else {
         let delete = Delete::builder()
             .table_name(table)
             .set_key(Some(expressions::key(&old.key())))
             .condition_expression(condition)
             .set_expression_attribute_names(Some(names));
-        let delete = delete.build().map_err(incomplete)?;
+        let delete = delete.build()?;
         items.push(TransactWriteItem::builder().delete(delete).build());
-        items.push(TransactWriteItem::builder().put(put.build().map_err(incomplete)?).build());
+        items.push(TransactWriteItem::builder().put(put.build()?).build());
     }
     match transact(client, items).await {
         Ok(_) => Ok(true),

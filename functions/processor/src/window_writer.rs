@@ -16,7 +16,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
     Put, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
-    TransactWriteItem, Update,
+    TransactWriteItem,
 };
 use sluicegate_core::{SequenceNumber, WindowGroup, WindowUpdate, calendar_amounts};
 use tokio::time::Instant;
@@ -276,21 +276,10 @@ impl WindowWriter<'_> {
                 .set_item(Some(entry.item()))
                 .condition_expression(&condition)
                 .set_expression_attribute_names(Some(names.clone()))
-                .build()
-                .map_err(|error| WriteError::NeedsOperator(error.to_string()))?;
+                .build()?;
             items.push(TransactWriteItem::builder().put(put).build());
         }
-        let update = Update::builder()
-            .table_name(&self.settings.table)
-            .set_key(Some(expressions::key(&self.group.key())))
-            .update_expression(&built.expression)
-            .condition_expression(&built.condition)
-            .set_expression_attribute_names(Some(built.names.clone()))
-            .set_expression_attribute_values(Some(built.values.clone()))
-            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-            .build()
-            .map_err(|error| WriteError::NeedsOperator(error.to_string()))?;
-        items.push(TransactWriteItem::builder().update(update).build());
+        items.push(built.clone().into_item(&self.settings.table, &self.group.key())?);
         Ok(items)
     }
 }

@@ -1,7 +1,7 @@
 //! The reasons why a request to DynamoDB failed, sorted by what can be done about them.
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::CancellationReason;
 use sluicegate_core::ErrorClass;
 
@@ -98,6 +98,13 @@ impl WriteError {
             | Self::NeedsOperator(reason)
             | Self::Invalid(reason) => reason,
         }
+    }
+}
+
+/// A request without a part that DynamoDB requires.
+impl From<BuildError> for WriteError {
+    fn from(error: BuildError) -> Self {
+        Self::NeedsOperator(error.to_string())
     }
 }
 

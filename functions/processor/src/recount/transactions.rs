@@ -1,7 +1,6 @@
 //! The transactions of a recount: each changes the windows and the entry, or neither.
 
-use aws_sdk_dynamodb::types::{TransactWriteItem, Update};
-use sluicegate_core::keys::ItemKey;
+use aws_sdk_dynamodb::types::TransactWriteItem;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowGroup};
 
 use super::{FoundWindow, Recounted, now_s};
@@ -70,12 +69,12 @@ impl Processor {
         step: Step,
         condition: WindowCondition,
     ) -> Result<Vec<TransactWriteItem>, WriteError> {
-        let now_s = now_s();
+        let (table, now_s) = (&self.settings().table, now_s());
         let closing = match step.is_last() {
             true => expressions::close(step.before, QuarantineState::Done, expiry_s(now_s)),
             false => expressions::note_counted(step.before, step.after),
         };
-        let mut items = vec![self.update(&entry.key(), closing)?];
+        let mut items = vec![closing.into_item(table, &entry.key())?];
         for (group, found) in groups {
             let soonest_s = now_s + i64::from(Retention::MIN_DAYS) * 86_400;
             let expiry = match found.exists {
@@ -91,27 +90,9 @@ impl Processor {
             let record_count = usize::from(step.before == 0);
             let built =
                 expressions::count_quarantined(group, limits, record_count, expiry, condition);
-            items.push(self.update(&group.key(), built)?);
+            items.push(built.into_item(table, &group.key())?);
         }
         Ok(items)
-    }
-
-    fn update(
-        &self,
-        key: &ItemKey,
-        built: expressions::Update,
-    ) -> Result<TransactWriteItem, WriteError> {
-        let condition = Some(built.condition).filter(|condition| !condition.is_empty());
-        let update = Update::builder()
-            .table_name(&self.settings().table)
-            .set_key(Some(expressions::key(key)))
-            .update_expression(built.expression)
-            .set_condition_expression(condition)
-            .set_expression_attribute_names(Some(built.names))
-            .set_expression_attribute_values(Some(built.values))
-            .build()
-            .map_err(|error| WriteError::NeedsOperator(error.to_string()))?;
-        Ok(TransactWriteItem::builder().update(update).build())
     }
 
     /// Executes a transaction whose first item is the entry.
@@ -139,7 +120,7 @@ impl Processor {
         closed: Recounted,
     ) -> Recounted {
         let built = expressions::close(entry.counted_limits, state, expiry_s(now_s()));
-        let item = match self.update(&entry.key(), built) {
+        let item = match built.into_item(&self.settings().table, &entry.key()) {
             Ok(item) => item,
             Err(error) => return Recounted::Failed(error.reason()),
         };
