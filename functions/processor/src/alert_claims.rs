@@ -10,8 +10,6 @@
 //! such a record raises a sum, and the delivery that counts it is acknowledged only after its
 //! claims are made.
 
-use std::time::Duration;
-
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
 use sluicegate_core::keys::ItemKey;
@@ -46,8 +44,7 @@ pub(crate) struct AlertClaims<'a> {
     pub(crate) group: &'a WindowGroup<'a>,
     /// One for each transaction that may be in flight.
     pub(crate) slots: &'a Semaphore,
-    /// Since the epoch.
-    pub(crate) now: Duration,
+    pub(crate) now: EpochMillis,
     pub(crate) deadline: Instant,
 }
 
@@ -142,8 +139,7 @@ impl AlertClaims<'_> {
     }
 
     fn entry(self, alert: Alert) -> OutboxEntry {
-        let millis = i64::try_from(self.now.as_millis()).unwrap_or(i64::MAX);
-        OutboxEntry::new(alert, EpochMillis::new(millis).unwrap_or(EpochMillis::MIN))
+        OutboxEntry::new(alert, self.now)
     }
 
     /// The window's claims first, then the entries.

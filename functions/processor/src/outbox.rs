@@ -325,7 +325,8 @@ fn order_key(entry: &OutboxEntry) -> OrderKey {
     (entry.at, entry.alert.id())
 }
 
-fn now() -> EpochMillis {
+/// The time of this process.
+pub(crate) fn now() -> EpochMillis {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(now.as_millis()).ok().and_then(|now| EpochMillis::new(now).ok());
     now.unwrap_or(EpochMillis::MAX)

@@ -16,7 +16,7 @@ use crate::alert_claims::AlertClaims;
 use crate::alert_rules::ThresholdsCache;
 use crate::destination::Destination;
 use crate::new_quarantine_entry::NewQuarantineEntry;
-use crate::outbox::{Deliveries, Outbox};
+use crate::outbox::{self, Deliveries, Outbox};
 use crate::outcome::Outcome;
 use crate::outcome_builder::{OutcomeBuilder, as_u64};
 use crate::quarantine;
@@ -123,12 +123,12 @@ impl Processor {
             return OutcomeBuilder::new(report).into_outcome(records);
         }
         let batch = Batch::read(records, self.settings.layouts);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = outbox::now();
         let deltas = batch.countable.iter().map(|record| record.deltas.len()).sum();
         let mut outcome = OutcomeBuilder::new(Report {
             records: as_u64(records.len()),
             deltas: as_u64(deltas),
-            record_age_ms: batch.oldest.map(|created| age_ms(now, created)),
+            record_age_ms: batch.oldest.map(age_ms),
             ..Report::default()
         });
         let entries: &Vec<_> =
@@ -180,7 +180,7 @@ impl Processor {
     async fn write_windows<'a>(
         &self,
         records: Vec<RecordDeltas<'a>>,
-        now: Duration,
+        now: EpochMillis,
         deadline: Instant,
     ) -> (GroupedBatch<'a>, Vec<WindowResult>) {
         let grouped = group_by_window(records, &self.settings.window_kinds);
@@ -190,7 +190,7 @@ impl Processor {
             client: &self.client,
             settings: &self.settings,
             group: &grouped.groups[n],
-            now_s: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+            now_s: now.get() / 1_000,
             deadline,
         };
         let slots = &Semaphore::new(WRITES_AT_ONCE);
@@ -229,7 +229,8 @@ async fn in_order<T>(results: impl Stream<Item = (usize, T)>) -> Vec<T> {
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn age_ms(now: Duration, created: EpochMillis) -> f64 {
+fn age_ms(created: EpochMillis) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let created = Duration::from_millis(created.get().unsigned_abs());
     now.saturating_sub(created).as_secs_f64() * 1_000.0
 }

@@ -30,7 +30,7 @@
 mod transactions;
 
 use std::cmp::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
 use serde_json::value::RawValue;
@@ -42,6 +42,7 @@ use sluicegate_core::{
 
 use crate::answer;
 use crate::expressions::{self, WindowCondition};
+use crate::outbox::now;
 use crate::processor::Processor;
 use crate::write_error::WriteError;
 
@@ -221,18 +222,13 @@ fn choose(
 /// True if the stream may again deliver a record with this creation time.
 fn may_be_redelivered(created: EpochMillis) -> bool {
     let limit_s = i64::try_from(REDELIVERY_TIME.as_secs()).unwrap_or(i64::MAX);
-    now_s().saturating_sub(created.get() / 1_000) < limit_s
+    now().get() / 1_000 - created.get() / 1_000 < limit_s
 }
 
 const MAY_BE_REDELIVERED: &str = "the stream may deliver the record again, and that delivery counts it; \
                               try again when the record is two days old";
 const WATERMARK_PASSED: &str = "one of its windows has counted later records, and cannot tell whether \
                       another delivery counted this one too";
-
-fn now_s() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
-}
 
 #[cfg(test)]
 mod tests {

@@ -3,9 +3,10 @@
 use aws_sdk_dynamodb::types::TransactWriteItem;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowGroup};
 
-use super::{FoundWindow, Recounted, now_s};
+use super::{FoundWindow, Recounted};
 use crate::expressions;
 use crate::expressions::{WindowCondition, WindowExpiry};
+use crate::outbox::now;
 use crate::processor::Processor;
 use crate::settings::Retention;
 use crate::transact::{self, NotDone};
@@ -69,7 +70,7 @@ impl Processor {
         step: Step,
         condition: WindowCondition,
     ) -> Result<Vec<TransactWriteItem>, WriteError> {
-        let (table, now_s) = (&self.settings().table, now_s());
+        let (table, now_s) = (&self.settings().table, now().get() / 1_000);
         let closing = match step.is_last() {
             true => expressions::close(step.before, QuarantineState::Done, expiry_s(now_s)),
             false => expressions::note_counted(step.before, step.after),
@@ -119,7 +120,7 @@ impl Processor {
         state: QuarantineState,
         closed: Recounted,
     ) -> Recounted {
-        let built = expressions::close(entry.counted_limits, state, expiry_s(now_s()));
+        let built = expressions::close(entry.counted_limits, state, expiry_s(now().get() / 1_000));
         let item = match built.into_item(&self.settings().table, &entry.key()) {
             Ok(item) => item,
             Err(error) => return Recounted::Failed(error.reason()),
