@@ -200,10 +200,18 @@ impl Window {
         self.start_s + self.kind.zone().offset_s(self.start())
     }
 
-    fn start(self) -> EpochMillis {
+    /// Its start.
+    #[must_use]
+    pub fn start(self) -> EpochMillis {
         // A window starts at or before an `EpochMillis` and not before 1970, so the default is
         // never taken.
         EpochMillis::new(self.start_s * 1_000).unwrap_or(EpochMillis::MIN)
+    }
+
+    /// The window after it; `None` after the year 9999.
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        EpochMillis::new(self.end_s() * 1_000).ok().map(|at| self.kind.containing(at))
     }
 
     /// Its start as it stands in keys and output, like `2026-01-28T14:00:00Z`.

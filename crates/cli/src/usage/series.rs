@@ -97,8 +97,7 @@ impl Question {
     fn windows(&self) -> impl Iterator<Item = Window> {
         let ends = self.span.ends();
         let next = move |window: &Window| {
-            let after = sluicegate::types::EpochMillis::new(window.end_s() * 1_000).ok()?;
-            let next = window.kind().containing(after);
+            let next = window.next()?;
             (next <= ends?.1).then_some(next)
         };
         std::iter::successors(ends.map(|(first, _)| first), next)

@@ -33,8 +33,7 @@ pub(super) async fn check(
         findings.unchecked("hours against days", "no day starts between --from and --to");
         return Ok(());
     };
-    let instant = |seconds: i64| EpochMillis::new(seconds * 1_000).unwrap_or(EpochMillis::MAX);
-    let starts = instant(first.start_s())..instant(last.end_s());
+    let starts = first.start()..last.next().map_or(EpochMillis::MAX, Window::start);
     let hours = WindowSpan { kind: WindowKind::Hour, starts };
     let read = async |whose: &Whose| {
         let hours = read(connection, whose, &hours).await?;
@@ -80,8 +79,7 @@ fn compare(Read { hours, days, .. }: &Read, now_s: i64) -> BTreeMap<Bucket, Find
     let bucket = |usage: &UsageWindow| (usage.entity.clone(), usage.resource.clone());
     let mut sums: BTreeMap<(Bucket, Window), Figures> = BTreeMap::new();
     for usage in hours {
-        let start = EpochMillis::new(usage.window.start_s() * 1_000).unwrap_or(EpochMillis::MIN);
-        let day = WindowKind::DAY.containing(start);
+        let day = WindowKind::DAY.containing(usage.window.start());
         sums.entry((bucket(usage), day)).or_default().add(&usage.into());
     }
     let days: BTreeMap<(Bucket, Window), &UsageWindow> =

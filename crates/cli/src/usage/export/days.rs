@@ -38,7 +38,7 @@ impl Bound {
             Self::At(instant) => {
                 let at = instant.resolve(now);
                 let day = kind.containing(at);
-                if matches!(instant, Instant::At(_)) && start_of(day) != at {
+                if matches!(instant, Instant::At(_)) && day.start() != at {
                     let (start, zone) = (day.start_text(), kind.zone());
                     return Err(CliError::BadInput(format!(
                         "an export has whole days, and this day begins at {start} ({zone}); give a date like 2026-11-01"
@@ -52,8 +52,9 @@ impl Bound {
                 let before = EpochMillis::new(midnight - 30 * HOUR_MS);
                 let mut day = kind.containing(before.unwrap_or(EpochMillis::MIN));
                 while day.local_start_s() * 1_000 < midnight {
-                    day =
-                        next(day).ok_or_else(|| CliError::bad("the day is after the year 9999"))?;
+                    day = day
+                        .next()
+                        .ok_or_else(|| CliError::bad("the day is after the year 9999"))?;
                 }
                 Ok(day)
             }
@@ -98,7 +99,7 @@ impl Days {
 
     /// The days on which a window can start.
     pub(super) fn iter(self) -> impl Iterator<Item = Day> {
-        let days = std::iter::successors(Some(self.first), |day| next(*day));
+        let days = std::iter::successors(Some(self.first), |day| day.next());
         let days = days.take_while(move |day| day.start_s() < self.end_s);
         days.filter_map(move |day| {
             let span = WindowSpan::within(day, self.windows);
@@ -110,7 +111,7 @@ impl Days {
     /// All of their windows.
     pub(super) fn span(self) -> WindowSpan {
         let end = EpochMillis::new(self.end_s * 1_000).unwrap_or(EpochMillis::MAX);
-        WindowSpan { kind: self.windows, starts: start_of(self.first)..end }
+        WindowSpan { kind: self.windows, starts: self.first.start()..end }
     }
 }
 
@@ -123,14 +124,6 @@ pub(super) struct Day {
     pub(super) span: WindowSpan,
     /// The end of the last of them, in seconds since the epoch.
     pub(super) end_s: i64,
-}
-
-fn start_of(window: Window) -> EpochMillis {
-    EpochMillis::new(window.start_s() * 1_000).unwrap_or(EpochMillis::MIN)
-}
-
-fn next(day: Window) -> Option<Window> {
-    EpochMillis::new(day.end_s() * 1_000).ok().map(|at| day.kind().containing(at))
 }
 
 #[cfg(test)]

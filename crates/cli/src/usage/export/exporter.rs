@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use futures_util::stream::{BoxStream, Stream, StreamExt};
 use sluicegate::dynamo::ReadError;
-use sluicegate::types::{EpochMillis, LimitName, UsageWindow, WindowSpan};
+use sluicegate::types::{LimitName, UsageWindow, WindowSpan};
 use sluicegate_core::Money;
 use sluicegate_prices::PriceBook;
 use sluicegate_processor::chain;
@@ -192,7 +192,7 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
 
     /// The price of an amount when its window began.
     fn cost(&mut self, usage: &UsageWindow, limit: &LimitName, milli: i128) -> Option<Money> {
-        let start = EpochMillis::new(usage.window.start_s() * 1_000).ok()?;
+        let start = usage.window.start();
         let resource = usage.resource.as_str();
         let cost = self.prices.as_ref()?.cost_of_limit(resource, limit.as_str(), milli, start);
         cost.unwrap_or_else(|error| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use futures_util::{FutureExt as _, stream};
-use sluicegate::types::{Window, WindowKind};
+use sluicegate::types::{EpochMillis, Window, WindowKind};
 
 use super::*;
 use crate::usage::export::folder::Folder;
