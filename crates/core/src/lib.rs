@@ -97,7 +97,7 @@ pub use legacy::{LegacyBucket, LegacyLimit};
 pub use money::{AmountOf, Currency, Money, parse_amount, whole_amount};
 pub use names::{CorrectionKey, EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
-pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
+pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange, rfc3339_s};
 pub use quarantine_entry::{QuarantineEntry, QuarantineState};
 pub use queue::{
     Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, Outcome,

@@ -178,6 +178,14 @@ impl EpochMillis {
     }
 }
 
+/// Seconds since the epoch as people read them, like `2026-01-28T14:00:00Z`; the epoch itself for
+/// seconds that have no date.
+#[must_use]
+pub fn rfc3339_s(seconds: i64) -> String {
+    let at = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
+    at.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
 impl std::fmt::Display for EpochMillis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)

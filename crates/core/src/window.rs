@@ -2,10 +2,10 @@
 //!
 //! A window is named by its kind and its start; every instant lies in exactly one window of a kind.
 
-use chrono::{DateTime, SecondsFormat};
+use chrono::DateTime;
 
 use crate::excerpt::excerpt;
-use crate::{Calendar, EpochMillis, InvalidCalendar, Zone};
+use crate::{Calendar, EpochMillis, InvalidCalendar, Zone, rfc3339_s};
 
 /// The most kinds of windows: each kind is one more write for every bucket and batch, and the
 /// transaction that counts a quarantined record has one item for each.
@@ -217,10 +217,7 @@ impl Window {
     /// Its start as it stands in keys and output, like `2026-01-28T14:00:00Z`.
     #[must_use]
     pub fn start_text(self) -> String {
-        // Instants end with the year 9999 and chrono's calendar does not: the default is never
-        // taken.
-        let start = DateTime::from_timestamp(self.start_s, 0).unwrap_or_default();
-        start.to_rfc3339_opts(SecondsFormat::Secs, true)
+        rfc3339_s(self.start_s)
     }
 
     /// The window of `kind` that starts at `start`; `None` unless one starts exactly there and the

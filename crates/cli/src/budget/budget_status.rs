@@ -1,9 +1,8 @@
 //! The status of one budget, as it is shown.
 
-use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use sluicegate::dynamo;
-use sluicegate_core::EpochMillis;
+use sluicegate_core::{EpochMillis, rfc3339_s};
 
 use crate::status::LimitRow;
 
@@ -70,6 +69,5 @@ impl BudgetStatus {
 }
 
 fn text(at: EpochMillis) -> String {
-    let at = DateTime::from_timestamp_millis(at.get()).unwrap_or_default();
-    at.to_rfc3339_opts(SecondsFormat::Secs, true)
+    rfc3339_s(at.get() / 1_000)
 }

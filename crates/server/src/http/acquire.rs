@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use sluicegate::request::Remaining;
 use sluicegate::types::{Amounts, EpochMillis, Millitokens};
 use sluicegate::{AcquireError, AcquireRequest, EntityId, Limit, Limiter, Permit, Resource};
+use sluicegate_core::rfc3339_s;
 use utoipa::ToSchema;
 
 use super::amount::{self, Number, TokenCounts, Written, number, priced};
 use super::body::Body;
 use super::problem::Problem;
-use super::time::rfc3339;
 use crate::config::ANSWER_MS;
 use crate::permit_id::Granted;
 use crate::state::ServerState;
@@ -217,7 +217,7 @@ impl AcquireBody {
         };
         AcquireAnswer {
             permit: ids.sign(&granted),
-            expires_at: rfc3339(granted.expires_s),
+            expires_at: rfc3339_s(granted.expires_s),
             limits: remaining.iter().map(Balance::from).collect(),
             degraded,
         }

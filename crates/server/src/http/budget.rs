@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use sluicegate::dynamo::{Budget, Lasts};
 use sluicegate::types::EpochMillis;
 use sluicegate::{EntityId, Limit, LimitStatus, Resource};
+use sluicegate_core::rfc3339_s;
 use utoipa::{IntoParams, ToSchema};
 
 use super::amount::{Number, number};
 use super::problem::Problem;
-use super::time::rfc3339;
 use crate::state::ServerState;
 
 /// The budgets that are requested.
@@ -57,7 +57,7 @@ pub(super) struct BudgetRow {
 impl BudgetRow {
     fn new(resource: &Resource, status: &LimitStatus, budget: &Budget, now: EpochMillis) -> Self {
         let amount = |milli: i128| number(status.limit.as_str(), milli);
-        let text = |at: EpochMillis| rfc3339(at.get() / 1_000);
+        let text = |at: EpochMillis| rfc3339_s(at.get() / 1_000);
         Self {
             entity: status.entity.to_string(),
             resource: resource.to_string(),

@@ -10,7 +10,6 @@ mod health;
 mod limits;
 mod permits;
 mod problem;
-mod time;
 mod usage;
 
 use std::convert::Infallible;

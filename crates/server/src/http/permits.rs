@@ -14,6 +14,7 @@ use sluicegate::error::InvalidRequest;
 use sluicegate::request::AdjustRequest;
 use sluicegate::types::{Amounts, EpochMillis, LimitName, Millitokens};
 use sluicegate::{AdjustError, EntityId};
+use sluicegate_core::rfc3339_s;
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
@@ -21,7 +22,6 @@ use super::acquire::parsed;
 use super::amount::{self, TokenCounts, Written, priced};
 use super::body::Body;
 use super::problem::Problem;
-use super::time::rfc3339;
 use crate::permit_id::Granted;
 use crate::state::{ServerState, Slot};
 
@@ -169,7 +169,7 @@ async fn correct(
     by.retain(|_, amount| *amount != Millitokens::ZERO);
     let mut answer = AdjustAnswer {
         permit: String::new(),
-        expires_at: rfc3339(granted.expires_s),
+        expires_at: rfc3339_s(granted.expires_s),
         changed: false,
         dropped: Vec::new(),
     };

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use sluicegate::dynamo::ReadError;
 use sluicegate::types::{EpochMillis, LimitName, UsageWindow, WindowKind, WindowSpan};
 use sluicegate::{EntityId, Resource};
+use sluicegate_core::rfc3339_s;
 use utoipa::{IntoParams, ToSchema};
 
 use super::amount::{Number, number};
 use super::problem::Problem;
-use super::time::rfc3339;
 use crate::state::ServerState;
 
 /// The most windows in one answer.
@@ -71,7 +71,7 @@ impl From<UsageWindow> for UsageRow {
         Self {
             entity: window.entity.to_string(),
             resource: window.resource.to_string(),
-            start: rfc3339(window.window.start_s()),
+            start: rfc3339_s(window.window.start_s()),
             consumed: window.consumed_milli.iter().map(consumed).collect(),
         }
     }

@@ -2,11 +2,10 @@
 
 use std::io;
 
-use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use sluicegate::types::{LimitName, UsageWindow, Window};
-use sluicegate_core::{AmountOf, Currency, Money};
+use sluicegate_core::{AmountOf, Currency, Money, rfc3339_s};
 
 /// Bytes of the digest in an id: enough that no two rows of a table ever share one.
 const ID_BYTES: usize = 16;
@@ -71,7 +70,7 @@ impl<'a> Row<'a> {
             limit,
             window: kind,
             start,
-            end: end_text(window),
+            end: rfc3339_s(window.end_s()),
             amount: AmountOf::new(limit, milli).plain(),
             unit: Currency::of(limit).map_or(TOKEN, Currency::code),
             events: usage.events,
@@ -101,11 +100,6 @@ pub(super) trait RowWriter: Send {
 fn id(parts: [&str; 5]) -> String {
     let digest = Sha256::digest(parts.join("\0"));
     digest.iter().take(ID_BYTES).map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn end_text(window: Window) -> String {
-    let end = DateTime::from_timestamp(window.end_s(), 0).unwrap_or_default();
-    end.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 fn plain(money: Money) -> String {
