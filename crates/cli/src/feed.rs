@@ -42,7 +42,7 @@ impl Feed {
     pub(crate) fn add_deliveries(&self, deliveries: &Deliveries) {
         let totals = &mut self.lock().totals;
         totals.alerts_sent += deliveries.sent;
-        totals.alerts_failed += deliveries.failed;
+        totals.alerts_failed += deliveries.failed + deliveries.given_up;
         totals.alerts_given_up += deliveries.given_up;
     }
 
