@@ -17,10 +17,7 @@ mod read_once;
 mod server;
 mod sqlite;
 mod stack;
-/// Sets up the table of Sluicegate on a local engine, as producers set it up on DynamoDB.
-pub mod table {
-    pub use sluicegate::dynamo::{create_table, stream_arn};
-}
+pub mod table;
 
 pub use access::is_loopback_host;
 pub use engine::{EmbeddedEngine, Storage};
