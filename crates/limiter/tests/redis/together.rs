@@ -310,10 +310,11 @@ async fn a_driver_whose_runtime_ends_fails_its_callers_at_once() {
         ended
     });
     let ended = ended.await.unwrap();
-    let waiting = tokio::spawn(on.ask(LONG, 2));
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // It must not lose its patience before the runtime ends.
+    let mut waiting = Box::pin(on.ask(LONG, 2));
+    assert!((&mut waiting).now_or_never().is_none());
     ended.shutdown_background();
-    let failed = waiting.await.unwrap();
+    let failed = waiting.await;
     assert!(matches!(failed, Err(AcquireError::Unavailable(_))), "{failed:?}");
     on.ask(LONG, 3).await.unwrap();
     assert_eq!(on.left().await, 95);
