@@ -26,7 +26,7 @@ use crate::settings::{Settings, Switch};
 use crate::window_writer::{WindowResult, WindowWriter};
 use crate::write_error::WriteError;
 
-/// Windows written at once (and as many quarantine entries beside them): enough to hide the latency
+/// Windows written at once (and as many quarantine entries and claims beside them): enough to hide the latency
 /// of a batch of a hundred windows, few enough not to throttle a fresh on-demand table or to need
 /// many connections.
 const WRITES_AT_ONCE: usize = 16;

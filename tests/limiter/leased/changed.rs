@@ -260,3 +260,34 @@ async fn a_deleted_limit_is_settled_before_it_leaves_the_bucket() {
         assert_eq!(last, Some(granted.into()), "{accounting:?}");
     }
 }
+
+/// Permits that were granted before go on giving tokens of the deleted limit back.
+#[tokio::test(start_paused = true)]
+async fn refunds_of_a_deleted_limit_hold_up_no_request() {
+    let table = Configured::new();
+    table.set_limits(&[("rps", per_minute(60_000)), ("tps", per_minute(60_000))]);
+    let limiter = table.limiter(LeaseMode::Strict(Accounting::AtLease));
+    let ask = || limiter.acquire("u0", "r").consume("rps", 1).no_cascade();
+    let mut permits = Vec::new();
+    let until = Instant::now() + 50 * SECOND;
+    while Instant::now() < until {
+        permits.extend(ask().consume("tps", 1).await);
+        sleep(SECOND / 500).await;
+    }
+    table.set_limits(&[("rps", per_minute(60_000))]);
+    let dropped = [(name("tps"), 2)].into();
+    table.limits.lock().unwrap().get_mut(&LimitsScope::System).unwrap().dropped = dropped;
+    let refunds = async {
+        for permit in permits {
+            permit.adjust_milli("tps", -1_000).await.unwrap();
+            sleep(SECOND / 500).await;
+        }
+    };
+    let requests = async {
+        for _ in 0..5_000 {
+            ask().deadline(SECOND).await.unwrap();
+            sleep(PACE).await;
+        }
+    };
+    futures_util::future::join(refunds, requests).await;
+}

@@ -69,6 +69,17 @@ impl LeasedBucket {
         plan
     }
 
+    /// Keeps what the plan would settle of deleted limits.
+    pub(super) fn keep_deleted(&self, ledger: &mut BucketLedger, plan: &mut LeasePlan) {
+        let limits = self.layout.limits.iter().zip(&mut ledger.limit_ledgers);
+        for (limit, limit_ledger) in
+            limits.filter(|(limit, _)| ledger.configuration.is_deleted(limit))
+        {
+            limit_ledger.retired += unsigned(plan.returned.remove(limit).map_or(0, |m| m.get()));
+            limit_ledger.used += plan.used.remove(limit).map_or(0, |m| m.get());
+        }
+    }
+
     /// Takes everything out of the pools, and plans to settle it.
     pub(super) fn plan_settle_all(&self, ledger: &mut BucketLedger, times: Times) -> LeasePlan {
         self.catch_up(ledger, times);

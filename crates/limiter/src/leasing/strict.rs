@@ -16,6 +16,14 @@ use crate::cost::Cost;
 use crate::error::AcquireError;
 use crate::leasing_store::{LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 
+/// The attempt of a lease. A write that settles a deleted limit leases nothing, so only the first
+/// one settles such limits: while their permits give tokens back, requests would never get others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Later,
+}
+
 impl Leaser {
     /// Leases the tokens that are needed and those that can be used, and settles. Makes another
     /// lease in two cases: the store cannot tell whether the lease was done, so the lease counts as
@@ -29,12 +37,15 @@ impl Leaser {
         deadline: Duration,
     ) -> Result<Cost, AcquireError> {
         let until = Instant::now() + deadline;
+        let mut attempt = Attempt::First;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let (result, needs_another) = self.lease_once(turn, need, kind, accounting, left).await;
+            let (result, needs_another) =
+                self.lease_once(turn, need, kind, accounting, (attempt, left)).await;
             if result.is_ok() || !needs_another || need.is_empty() || Instant::now() >= until {
                 return result;
             }
+            attempt = Attempt::Later;
         }
     }
 
@@ -45,7 +56,7 @@ impl Leaser {
         need: &[Demand],
         kind: WriteKind,
         accounting: Accounting,
-        deadline: Duration,
+        (attempt, deadline): (Attempt, Duration),
     ) -> (Result<Cost, AcquireError>, bool) {
         let (until, bucket) = (Instant::now() + deadline, &turn.bucket);
         let is_needed = !need.is_empty();
@@ -58,10 +69,13 @@ impl Leaser {
         let (plan, configuration, last_answered_id, unreported_for) = {
             let ledger = &mut *turn.ledger();
             let unreported_for = ledger.unreported_for_ms(times.now);
-            let plan = match kind {
+            let mut plan = match kind {
                 WriteKind::Renew => bucket.withdraw_and_plan(ledger, need, &self.settings, times),
                 WriteKind::SettleAll => bucket.plan_settle_all(ledger, times),
             };
+            if attempt == Attempt::Later {
+                bucket.keep_deleted(ledger, &mut plan);
+            }
             self.meter.count(ledger.count_takes(&bucket.atomic, times.now));
             (plan, ledger.configuration.clone(), ledger.last_answered_id(), unreported_for)
         };

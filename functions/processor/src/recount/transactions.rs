@@ -25,6 +25,8 @@ struct Step {
     before: usize,
     after: usize,
     total: usize,
+    /// True if no transaction of this recount came before it.
+    is_first: bool,
 }
 
 impl Step {
@@ -43,10 +45,12 @@ impl Processor {
     ) -> Recounted {
         let limits = groups.first().and_then(|(group, _)| group.next_update(None));
         let limits = limits.map(|update| update.consumed_milli).unwrap_or_default();
-        let mut counted = entry.counted_limits.min(limits.len());
+        let start = entry.counted_limits.min(limits.len());
+        let mut counted = start;
         loop {
             let next = (counted + LIMITS_PER_TRANSACTION).min(limits.len());
-            let step = Step { before: counted, after: next, total: limits.len() };
+            let is_first = counted == start;
+            let step = Step { before: counted, after: next, total: limits.len(), is_first };
             let items = self.transaction(entry, groups, &limits[counted..next], step, condition);
             let items = match items {
                 Ok(items) => items,
@@ -81,7 +85,9 @@ impl Processor {
             let expiry = match found.exists {
                 // It would be deleted with what is counted now.
                 true => match found.expiry_s {
-                    Some(from) if from < soonest_s => WindowExpiry::Moved { from, to: soonest_s },
+                    Some(from) if step.is_first && from < soonest_s => {
+                        WindowExpiry::Moved { from, to: soonest_s }
+                    }
                     _ => WindowExpiry::Kept,
                 },
                 false => WindowExpiry::New(
