@@ -95,7 +95,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(limits)
     }
 
-    /// What this process knows of a bucket.
+    /// The data that this process keeps of a bucket.
     pub(super) fn known_bucket(&self, bucket: &BucketId) -> Arc<KnownBucket> {
         let new = || Ok::<_, Infallible>(Arc::default());
         let Ok(known_bucket) = self.known_buckets.get_or_insert_with(bucket, new);
