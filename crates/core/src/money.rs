@@ -15,6 +15,20 @@ const CODES: [&str; 39] = [
     "EUR", "GBP", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "MXN", "MYR", "NGN", "NOK",
     "NZD", "PKR", "PLN", "QAR", "SAR", "SEK", "SGD", "THB", "TWD", "UAH", "USD", "VND", "ZAR",
 ];
+/// The same codes as numbers: a search compares these faster.
+const CODE_NUMBERS: [u32; CODES.len()] = {
+    let mut numbers = [0; CODES.len()];
+    let mut n = 0;
+    while n < CODES.len() {
+        numbers[n] = number_of(CODES[n].as_bytes());
+        n += 1;
+    }
+    numbers
+};
+
+const fn number_of(code: &[u8]) -> u32 {
+    u32::from_be_bytes([0, code[0], code[1], code[2]])
+}
 
 /// Decimals of money down to a billionth, and of tokens down to a thousandth.
 const MONEY_DECIMALS: usize = 9;
@@ -34,8 +48,7 @@ impl Currency {
             return None;
         }
         let upper = word.map(|byte| byte.to_ascii_uppercase());
-        let found = CODES.binary_search_by(|code| code.as_bytes().cmp(&upper));
-        found.ok().map(|n| Self(CODES[n]))
+        CODE_NUMBERS.binary_search(&number_of(&upper)).ok().map(|n| Self(CODES[n]))
     }
 
     /// Its ISO 4217 code: `USD`.
