@@ -13,6 +13,7 @@ mod problem;
 mod usage;
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -22,22 +23,23 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::Route;
+use axum::routing::future::RouteFuture;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME,
 };
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, poll};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use tower::Service;
 use tower::layer::layer_fn;
-use tower::{Service, ServiceExt as _};
 use tracing::Instrument as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::config::Role;
 use crate::envoy;
-use crate::metrics::{RequestMetrics, Seen, Status, rendered};
+use crate::metrics::{Seen, Status, rendered};
 use crate::state::{ServerState, Slot};
 use crate::traces;
 use problem::Problem;
@@ -141,78 +143,94 @@ impl Service<Request> for Guard {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let guard = self.clone();
-        async move { Ok(guard.answer(request).await) }.boxed()
+        let (seen, is_grpc) = (Seen::of(&request), is_grpc(&request));
+        let reloadable = self.state.reloadable();
+        let mut count = CountOnDrop {
+            state: Arc::clone(&self.state),
+            log_caller: None,
+            seen,
+            begin: Instant::now(),
+            status: Status::LEFT,
+        };
+        let span = traces::span(count.seen.method(), count.seen.path(), request.headers());
+        let caller = reloadable.callers.authorize(&request, self.role);
+        if reloadable.access_log {
+            count.log_caller = Some(caller.unwrap_or_default().to_owned());
+        }
+        let answer = caller.map_err(Problem::from).and_then(|_| self.begin(request));
+        let time = Duration::from_millis(self.state.bounds.request_ms);
+        let guarded = async move {
+            let response = match answer {
+                Ok((_slot, answer)) => in_time(answer, time).instrument(span.clone()).await,
+                Err(problem) => Err(problem),
+            };
+            let response = match response {
+                Ok(response) => as_problem(response).await,
+                Err(problem) => problem.answer_to(is_grpc),
+            };
+            traces::record(&span, &response);
+            count.end(Status::of(&response));
+            Ok(response)
+        };
+        guarded.boxed()
     }
 }
 
 impl Guard {
-    async fn answer(self, request: Request) -> Response {
-        let Self { state, role, route } = self;
-        let (seen, is_grpc) = (Seen::of(&request), is_grpc(&request));
-        let reloadable = state.reloadable();
-        let mut count = CountOnDrop {
-            metrics: &state.request_metrics,
-            has_access_log: reloadable.access_log,
-            seen: &seen,
-            begin: Instant::now(),
-            answer: None,
-        };
-        let span = traces::span(seen.method(), seen.path(), request.headers());
-        let (caller, response) = match reloadable.callers.authorize(&request, role) {
-            Ok(caller) => (caller, in_time(&state, request, route).instrument(span.clone()).await),
-            Err(denied) => ("", Err(denied.into())),
-        };
-        let response = match response {
-            Ok(response) => as_problem(response).await,
-            Err(problem) => problem.answer_to(is_grpc),
-        };
-        traces::record(&span, &response);
-        count.answer = Some((caller, Status::of(&response)));
-        drop(count);
-        response
-    }
-}
-
-/// Counts a request and writes its line to the access log, also if its client leaves.
-struct CountOnDrop<'a> {
-    metrics: &'a RequestMetrics,
-    has_access_log: bool,
-    seen: &'a Seen,
-    begin: Instant,
-    /// The name of the caller, and the status.
-    answer: Option<(&'a str, Status)>,
-}
-
-impl Drop for CountOnDrop<'_> {
-    fn drop(&mut self) {
-        let (caller, status) = self.answer.unwrap_or(("", Status::LEFT));
-        let took = self.begin.elapsed();
-        if self.has_access_log {
-            self.seen.log(caller, status, took);
-        }
-        self.seen.count(self.metrics, status, took);
+    /// # Errors
+    /// 503 without a place.
+    fn begin(&mut self, mut request: Request) -> Result<(Slot, RouteFuture<Infallible>), Problem> {
+        let slot = Slot::of(&self.state).ok_or_else(|| {
+            overloaded("the server has as many requests as it may have: ask again later")
+        })?;
+        request.extensions_mut().insert(slot.clone());
+        Ok((slot, self.route.call(request)))
     }
 }
 
 /// # Errors
-/// 503 without a place, or if the time is over.
-async fn in_time(
-    state: &ServerState,
-    mut request: Request,
-    route: Route,
-) -> Result<Response, Problem> {
-    let overloaded = |detail: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
-    let slot = Slot::of(state).ok_or_else(|| {
-        overloaded("the server has as many requests as it may have: ask again later")
-    })?;
-    request.extensions_mut().insert(slot.clone());
-    let time = Duration::from_millis(state.bounds.request_ms);
-    let Ok(Ok(response)) = tokio::time::timeout(time, route.oneshot(request)).await else {
+/// 503 if the time is over.
+async fn in_time(answer: RouteFuture<Infallible>, time: Duration) -> Result<Response, Problem> {
+    let mut answer = pin!(answer);
+    // Most answers are there at once: those cost no timer.
+    if let Poll::Ready(Ok(response)) = poll!(answer.as_mut()) {
+        return Ok(response);
+    }
+    let Ok(Ok(response)) = tokio::time::timeout(time, answer).await else {
         let late = "the request took longer than the server allows: it may be carried out later";
         return Err(overloaded(late).not_to_be_repeated());
     };
     Ok(response)
+}
+
+fn overloaded(detail: &str) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+}
+
+/// Counts a request and writes its line to the access log, also if its client leaves.
+struct CountOnDrop {
+    state: Arc<ServerState>,
+    /// The caller's name for the access log. `None`: there is no log.
+    log_caller: Option<String>,
+    seen: Seen,
+    begin: Instant,
+    status: Status,
+}
+
+impl CountOnDrop {
+    fn end(mut self, status: Status) {
+        self.status = status;
+    }
+}
+
+impl Drop for CountOnDrop {
+    fn drop(&mut self) {
+        let took = self.begin.elapsed();
+        if let Some(caller) = &self.log_caller {
+            self.seen.log(caller, self.status, took);
+        }
+        self.seen.count(&self.state.request_metrics, self.status, took);
+    }
 }
 
 fn is_grpc(request: &Request) -> bool {
