@@ -34,6 +34,14 @@ impl LimitStatus {
         self.wait != Wait::None
     }
 
+    /// Changes the status to that after another request took this amount at `now`, the time of the
+    /// status.
+    pub fn take(&mut self, amount: Millitokens, now: EpochMillis) {
+        let left = i128::from(self.available.get()) - i128::from(amount.get());
+        self.available = Millitokens::saturating(left);
+        self.wait = self.rule.wait_for(self.asked, self.available, now, now);
+    }
+
     /// True if it is a calendar limit, or one that counts money.
     #[must_use]
     pub fn is_budget(&self) -> bool {

@@ -7,7 +7,8 @@
 //! One call asks for the sum of the requests that share it, under one id. The script decides it as
 //! any acquire, and the driver repeats it as any acquire if the answer is lost. If the sum does not
 //! fit, the driver looks at the image of the buckets. It refuses the requests that do not fit
-//! alone, and sends the first that fit together.
+//! alone, and sends the first that fit together. Once these are granted, it refuses those behind
+//! them: if they waited for tokens that accrue meanwhile, more and more would wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,14 +173,20 @@ impl CallDriver {
     /// Sends calls until all members are decided, or wait again.
     async fn decide(&self, mut members: Vec<CallWaiter>) {
         let (store, targets) = (&self.store, &self.shape.targets);
+        // The members that do not fit beside those before them, with their refusals.
+        let mut behind: Vec<(CallWaiter, Vec<LimitStatus>)> = Vec::new();
+        let mut answered_attempts = None;
         loop {
             for late in members.extract_if(.., |member| !member.may_be_sent()) {
-                late.answer(Err(AcquireError::Unavailable(
-                    "the request was not sent before its deadline: try again, or give it longer"
-                        .into(),
-                )));
+                late.answer(Err(match answered_attempts {
+                    Some(attempts) => AcquireError::Contended { attempts },
+                    None => AcquireError::Unavailable(
+                        "the request was not sent before its deadline: try again, or give it longer"
+                            .into(),
+                    ),
+                }));
             }
-            let Some(deadline) = members.iter().map(|member| member.deadline).max() else { return };
+            let Some(deadline) = members.iter().map(|member| member.deadline).max() else { break };
             let mut sum = members[0].amounts.clone();
             members[1..].iter().for_each(|member| sum += &member.amounts);
             let mut context = CallContext::new(&*self.clock, Duration::ZERO);
@@ -194,10 +201,15 @@ impl CallDriver {
             };
             let error = match decision {
                 Ok(Decision::Granted(images, path)) => {
-                    return self.grant(members, &images, path, context.cost.attempts);
+                    self.grant(members, &images, path, context.cost.attempts);
+                    for (member, limits) in behind {
+                        member.answer(Err(AcquireError::refused(limits)));
+                    }
+                    return;
                 }
                 Ok(Decision::Short(images, now)) => {
-                    members = self.fitting(members, &images, now);
+                    answered_attempts = Some(context.cost.attempts);
+                    (members, behind) = self.divide(members, behind, &images, now);
                     members.retain(|member| !member.sender.is_closed());
                     continue;
                 }
@@ -211,8 +223,10 @@ impl CallDriver {
             if let Some(last) = last {
                 last.answer(Err(error));
             }
-            return;
+            break;
         }
+        let behind = behind.into_iter().map(|(member, _)| member).collect();
+        self.store.shared_calls.put_back(&self.shape, behind);
     }
 
     /// Grants all members. Gives back the shares of those that have left.
@@ -233,41 +247,43 @@ impl CallDriver {
         }
     }
 
-    /// Divides the members after the server refused their sum, of which nothing was taken. Refuses
-    /// those that do not fit alone, and returns the first that fit together. The others wait again,
-    /// before all other requests.
-    fn fitting(
+    /// Divides the members after the server refused their sum, of which nothing was taken, and those
+    /// behind them. Refuses those that do not fit alone. Returns the first that fit together, and
+    /// those behind them.
+    fn divide(
         &self,
         members: Vec<CallWaiter>,
+        behind: Vec<(CallWaiter, Vec<LimitStatus>)>,
         images: &[Image],
         now: EpochMillis,
-    ) -> Vec<CallWaiter> {
+    ) -> (Vec<CallWaiter>, Vec<(CallWaiter, Vec<LimitStatus>)>) {
         let statuses = |amounts: &Amounts| statuses(&self.shape.targets, images, amounts, now);
         let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
-        let (count, mut has_refused) = (members.len(), false);
-        let (mut sum, mut first, mut others) = (Amounts::new(), Vec::new(), Vec::new());
-        for member in members {
-            let limits = statuses(&member.amounts);
-            if count == 1 || is_short(&limits) {
+        let sent_alone = (members.len() == 1).then(|| members[0].ticket);
+        let (mut all, mut has_refused) = (members, false);
+        all.extend(behind.into_iter().map(|(member, _)| member));
+        all.sort_unstable_by_key(|member| member.ticket);
+        let (mut sum, mut first, mut behind) = (Amounts::new(), Vec::new(), Vec::new());
+        for member in all {
+            let mut limits = statuses(&member.amounts);
+            if sent_alone == Some(member.ticket) || is_short(&limits) {
                 has_refused = true;
                 member.answer(Err(AcquireError::refused(limits)));
                 continue;
             }
-            let mut with = sum.clone();
-            with += &member.amounts;
-            if is_short(&statuses(&with)) {
-                others.push(member);
+            limits.iter_mut().for_each(|status| status.take(sum.of(&status.limit), now));
+            if is_short(&limits) {
+                behind.push((member, limits));
             } else {
-                sum = with;
+                sum += &member.amounts;
                 first.push(member);
             }
         }
         // By the image the sum fits, but the script refused it. Send the first request alone.
-        if !has_refused && others.is_empty() {
-            others = first.split_off(1);
+        if !has_refused && behind.is_empty() {
+            self.store.shared_calls.put_back(&self.shape, first.split_off(1));
         }
-        self.store.shared_calls.put_back(&self.shape, others);
-        first
+        (first, behind)
     }
 }
 

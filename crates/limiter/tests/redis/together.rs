@@ -2,15 +2,18 @@
 //! alone.
 
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{FutureExt as _, join_all};
+use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::cmd;
 use sluicegate::redis::RedisStore;
-use sluicegate::{AcquireError, Limit, Limiter, TestClock};
+use sluicegate::types::EpochMillis;
+use sluicegate::{AcquireError, Clock, Limit, Limiter, OnUnavailable, SystemClock, TestClock};
 use sluicegate_testkit::{Cut, RedisServer, Wire};
 use tokio::task::JoinHandle;
 
@@ -201,6 +204,59 @@ async fn requests_wait_for_one_call_at_most() {
     let before = scripts(&on.server).await;
     assert!(join_all(asked).await.iter().all(Result::is_err));
     assert_eq!(scripts(&on.server).await - before, 1);
+}
+
+/// Tokens accrue while calls are in flight. A request that was refused must not wait for them: others
+/// come meanwhile, so that more and more would wait, until all of them fail as in an outage.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn requests_behind_those_that_fit_are_refused_with_the_next_answer() {
+    /// A clock that goes on by a millisecond each time it is read.
+    #[derive(Debug)]
+    struct Ticking(Arc<AtomicI64>);
+
+    impl Clock for Ticking {
+        fn now(&self) -> EpochMillis {
+            at(self.0.fetch_add(1, Ordering::Relaxed))
+        }
+
+        fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+            SystemClock.sleep(duration)
+        }
+
+        fn share(&self) -> Arc<dyn Clock> {
+            Arc::new(Self(Arc::clone(&self.0)))
+        }
+    }
+
+    let server = RedisServer::start().await;
+    let clock = Ticking(Arc::new(AtomicI64::new(T0)));
+    let limiter = Limiter::builder(RedisStore::new(server.url()).unwrap())
+        .clock(clock)
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
+    // A millisecond brings ten tokens.
+    let limit = Limit::per_second("l", 10_000).burst(100);
+    let ask = |tokens| {
+        let request = limiter.acquire("u", "r").consume("l", tokens).limits([limit.clone()]);
+        request.no_cascade().deadline(LONG).into_future()
+    };
+    ask(100).await.unwrap();
+    let before = scripts(&server).await;
+    let answers = join_all((0..60).map(|_| ask(10))).await;
+    let granted = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert!((1..20).contains(&granted), "{granted}");
+    for answer in answers {
+        match answer {
+            Ok(_) => {}
+            Err(AcquireError::LimitExceeded(exceeded)) => {
+                assert!(exceeded.limits[0].is_violated() && exceeded.retry_after.is_some());
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    let sent = scripts(&server).await - before;
+    assert!(sent < 8, "{sent} scripts");
 }
 
 #[tokio::test]
