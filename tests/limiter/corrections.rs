@@ -79,7 +79,7 @@ impl Keeping {
             && let kept @ Keep::Next = &mut *self.kept.lock().unwrap()
         {
             *kept = Keep::Kept(bucket.clone(), plan.clone());
-            return Err(TableError::Unreachable("the connection was closed".into()).into());
+            return Err(TableError::Unconfirmed("the connection was closed".into()).into());
         }
         done.await
     }

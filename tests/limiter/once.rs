@@ -170,7 +170,7 @@ impl Losing {
         if matches!(call, Call::WriteTogether)
             && self.answers_to_lose.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lose).is_ok()
         {
-            return Err(TableError::Unreachable("the connection was closed".into()).into());
+            return Err(TableError::Unconfirmed("the connection was closed".into()).into());
         }
         result
     }

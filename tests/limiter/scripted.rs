@@ -77,7 +77,7 @@ impl Scripted {
             Act::Hang => std::future::pending().await,
             Act::LoseReply => {
                 let _ = done.await;
-                Err(TableError::Unreachable("the connection was closed".into()).into())
+                Err(TableError::Unconfirmed("the connection was closed".into()).into())
             }
             Act::Deny => Err(TableError::Setup(SetupError::Denied("no permission".into())).into()),
             Act::Throttle => Err(TableError::Throttled("more than it takes".into()).into()),

@@ -171,7 +171,7 @@ impl From<TableError> for CliError {
     fn from(error: TableError) -> Self {
         match error {
             TableError::Setup(setup) => setup.into(),
-            TableError::Unreachable(source) => Self::unavailable(&source),
+            TableError::Unconfirmed(source) => Self::unavailable(&source),
             TableError::Conflict | TableError::Throttled(_) => {
                 Self::Store(format!("{}; try again in a moment", chain(&error)))
             }

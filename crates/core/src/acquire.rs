@@ -27,5 +27,5 @@ pub enum RefillHint {
     /// Another process claimed refill within the last interval, although the image does not show
     /// it. With many processes on one bucket every image is out of date. A write that requires the
     /// refill time of its image would then fail most of the time.
-    AssumeRefilled,
+    AssumeClaimed,
 }

@@ -72,7 +72,7 @@ impl<'a> Debit<'a> {
 }
 
 /// Takes without a claim, if an earlier write claimed within the interval and every balance is
-/// enough without the refill since. With [`RefillHint::AssumeRefilled`] the image need not show
+/// enough without the refill since. With [`RefillHint::AssumeClaimed`] the image need not show
 /// this: the conditions of the plan require it of the item.
 pub(crate) fn take_unclaimed(
     view: &View<'_>,
@@ -80,7 +80,7 @@ pub(crate) fn take_unclaimed(
     hint: RefillHint,
 ) -> Option<WritePlan> {
     let image = view.image;
-    let is_assumed = hint == RefillHint::AssumeRefilled;
+    let is_assumed = hint == RefillHint::AssumeClaimed;
     let oldest_claim_at = debit.interval.before(view.now);
     if !is_assumed && image.refilled_at < oldest_claim_at {
         return None;
@@ -225,7 +225,7 @@ pub(crate) fn add(
     }
 }
 
-/// Puts a full bucket less what is taken at once; a refund leaves it full.
+/// Puts a new item: a full bucket less what this write takes. A refund leaves it full.
 pub(crate) fn new_item(
     bucket: &BucketId,
     (amounts, counted): (&Amounts, &Amounts),
@@ -259,7 +259,7 @@ pub(crate) fn new_item(
     }
 }
 
-/// A full bucket less what is taken at once.
+/// The balance of a new item: a full bucket less what its first write takes.
 pub(crate) fn new_balance(rule: Rule, taken: Millitokens, consumed: Millitokens) -> LimitBalance {
     let taken = i128::from(taken.get()).max(0);
     let tokens = Millitokens::saturating(i128::from(rule.burst().get()) - taken);

@@ -182,7 +182,7 @@ fn two_writers_add_a_limit_at_once() {
     let configuration = stored(1, &[("old", old), ("new", new)]);
     let write = |image: &CompositeBucket, amount| {
         let asked = asks(&[("new", amount)]);
-        plan(decide_with(image, &asked, &configuration, RefillHint::AssumeRefilled, at(T0)))
+        plan(decide_with(image, &asked, &configuration, RefillHint::AssumeClaimed, at(T0)))
     };
     let (first, second) = (write(&before, 2_000), write(&before, 3_000));
     let after = first.apply(Some(&before)).unwrap();

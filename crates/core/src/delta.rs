@@ -119,8 +119,9 @@ pub enum RecordError {
 /// nothing.
 ///
 /// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
-/// timestamp. Otherwise ([`WritePath::Unclaimed`], [`WritePath::AddOnly`]) it is the later of the
-/// refill timestamp and the record's creation time, or the one of them that exists.
+/// timestamp. A write that claims no refill ([`WritePath::Unclaimed`], [`WritePath::AddOnly`]) leaves
+/// it alone, so it may be older than the write. Then the time is the later of the refill timestamp
+/// and the record's creation time, or the one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
 /// [`WritePath::AddOnly`]: crate::WritePath::AddOnly

@@ -100,8 +100,8 @@ pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange, rfc3339_s};
 pub use quarantine_entry::{QuarantineEntry, QuarantineState};
 pub use queue::{
-    Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, Outcome,
-    Purpose, QueueSettings, QueuedRequest, StateOnLeave, Write, WriteQueue,
+    Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, KnownImage, LeaseTerms,
+    Outcome, Purpose, QueueSettings, QueuedRequest, StateOnLeave, Write, WriteQueue,
 };
 pub use record::{EventName, Image, StreamRecord};
 pub use request::{BucketId, RequestId};

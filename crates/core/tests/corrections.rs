@@ -12,9 +12,9 @@ mod lone;
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Action, Amounts, Answer, CompositeBucket, Condition, Configuration, ContentionEstimate, Known,
-    LimitBalance, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash,
-    WritePath, WritePlan, extend,
+    Action, Amounts, Answer, CompositeBucket, Condition, Configuration, ContentionEstimate,
+    KnownImage, LimitBalance, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules,
+    RulesHash, WritePath, WritePlan, extend,
 };
 
 use self::fixtures::{T0, at, bucket_id, milli, name, rule};
@@ -321,7 +321,7 @@ fn a_write_of_others_does_not_keep_a_refused_request_from_bringing_its_limits() 
     item = plan.apply(item.as_ref());
     assert_eq!(item.as_ref().unwrap().limits[&name("rpm")].tokens, milli(4_000));
     process.written(item.as_ref(), at(T0));
-    assert!(matches!(process.queue.take_resolved()[..], [((), Outcome::Done(_))]));
+    assert!(matches!(process.queue.drain_resolved()[..], [((), Outcome::Done(_))]));
     let refused = process.finish(&mut item, at(T0));
     assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
     assert_eq!(item.unwrap().limits[&name("rpm")].rule, rule(90_000, 90_000, 60_000));
@@ -346,7 +346,7 @@ fn a_refund_is_not_made_again_once_its_first_write_is_no_longer_fenced() {
         process.queue.answered(Answer::Lost, at(T0));
         next_write(&mut process, &now, id(10 + other));
         process.refused(Some(&now), at(T0));
-        assert_eq!(process.queue.take_resolved(), []);
+        assert_eq!(process.queue.drain_resolved(), []);
     }
     loop {
         match process.queue.next(at(T0), &mut || id(13)) {
@@ -356,7 +356,7 @@ fn a_refund_is_not_made_again_once_its_first_write_is_no_longer_fenced() {
             }
             Action::Write(write) => panic!("{write:?}"),
         }
-        if let Some(((), outcome)) = process.queue.take_resolved().pop() {
+        if let Some(((), outcome)) = process.queue.drain_resolved().pop() {
             break assert_eq!(outcome, Outcome::Ambiguous);
         }
     }
@@ -389,7 +389,7 @@ fn ids_that_came_after_a_lost_refund_are_no_evidence_against_it() {
     assert!(plan.apply(Some(&before)).unwrap().request_ids.contains(&id(1)));
     let after = remembering([21, 22, 23, 24]);
     let (image, as_of) = (Some(Arc::new(after.clone())), at(T0 + 1));
-    process.queue.learn_if_newer(0, &Known { image, as_of, is_authoritative: true });
+    process.queue.learn_if_newer(0, &KnownImage { image, as_of, is_authoritative: true });
     process.queue.answered(Answer::Lost, at(T0 + 2));
     let step = process.step(Some(&after), at(T0 + 3));
     assert_eq!(step, Step::Ends(Outcome::Ambiguous));
@@ -439,7 +439,7 @@ fn a_refund_that_an_earlier_write_carried_stays_in_doubt() {
                 Action::Pause { .. } => {}
                 Action::Idle => panic!("it waits for nothing"),
             }
-            if let Some(((), outcome)) = process.queue.take_resolved().pop() {
+            if let Some(((), outcome)) = process.queue.drain_resolved().pop() {
                 break outcome;
             }
         };

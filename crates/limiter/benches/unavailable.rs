@@ -22,7 +22,7 @@ const DECISIONS: u64 = 1_000;
 struct Away;
 
 fn away() -> TableError {
-    TableError::Unreachable("connection refused".into())
+    TableError::Unconfirmed("connection refused".into())
 }
 
 impl Table for Away {

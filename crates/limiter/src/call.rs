@@ -20,7 +20,7 @@ const WRITES_MAX: u32 = 40;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A timer that is late by this much tells that the process had no processor time.
 pub(crate) const STARVED_MIN: Duration = Duration::from_millis(20);
-/// The time to read an answer that came before a late timer.
+/// The time, after a late timer, to read an answer that may have arrived before it.
 pub(crate) const UNREAD_TIME: Duration = Duration::from_millis(100);
 /// Longer than any call, and short enough for an `Instant`.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -79,8 +79,8 @@ impl<'a> CallContext<'a> {
     }
 
     /// True if there is time for this pause before the deadline. Once a write was attempted, there
-    /// must also be time for a table call as quick as the quickest: the result of a table call that
-    /// the deadline ends is unknown.
+    /// must also be time for a table call as quick as the quickest: a write that the deadline cuts
+    /// off would be in doubt.
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.deadline
@@ -104,7 +104,7 @@ impl<'a> CallContext<'a> {
         match table_error {
             // The deadline ended this table call, but the table had answered before, with a
             // conflict or throttling. That is no outage, so the earlier error stays.
-            TableError::Unreachable(source) if was_held_up && source.is::<Elapsed>() => {}
+            TableError::Unconfirmed(source) if was_held_up && source.is::<Elapsed>() => {}
             table_error => self.table_error = Some(table_error),
         }
         !matches!(self.table_error, Some(TableError::Setup(_))) && self.pause().await
@@ -113,7 +113,7 @@ impl<'a> CallContext<'a> {
     /// The error of a call that has no more time or attempts.
     pub(crate) fn given_up(&mut self) -> AcquireError {
         match self.table_error.take() {
-            Some(TableError::Unreachable(source)) => AcquireError::Unavailable(source),
+            Some(TableError::Unconfirmed(source)) => AcquireError::Unavailable(source),
             Some(TableError::Setup(error)) => error.into(),
             Some(TableError::Throttled(_) | TableError::Conflict) | None => {
                 AcquireError::Contended { attempts: self.cost.attempts }
@@ -141,7 +141,7 @@ impl<'a> CallContext<'a> {
                 Ok(result)
             }
             Ok(error) => error,
-            Err(elapsed) => Err(TableError::Unreachable(BoxError::from(elapsed)).into()),
+            Err(elapsed) => Err(TableError::Unconfirmed(BoxError::from(elapsed)).into()),
         }
     }
 }
@@ -188,7 +188,7 @@ mod tests {
     #[tokio::test]
     async fn an_error_from_before_an_answer_is_no_outage() {
         let mut context = CallContext::new(&SystemClock, Duration::from_secs(60));
-        let silent = || TableError::Unreachable("silent".into());
+        let silent = || TableError::Unconfirmed("silent".into());
         assert!(context.wait_out(silent()).await);
         context.in_time(async { Ok::<_, TableError>(()) }).await.unwrap();
         assert!(matches!(context.given_up(), AcquireError::Contended { .. }));

@@ -7,11 +7,9 @@ use sluicegate_core::EpochMillis;
 /// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
 /// answers that it failed (HTTP 5xx), or it is not asked because earlier calls failed.
 ///
-/// If the store answers and does not grant, the request fails under every setting. Such answers
-/// are: a limit that is short, contention, throttling, a missing permission or table, a refusal for
-/// an unknown reason. If a policy could grant after them, a missing permission would fail open
-/// permanently. There is one exception: if the answer says that the store failed, this policy
-/// decides.
+/// Any other answer without a grant stands, and the request fails under every setting: a limit that
+/// is short, contention, throttling, a missing permission or table, a refusal for an unknown reason.
+/// If a policy could grant after these, a missing permission would fail open permanently.
 ///
 /// A limiter that leases hands out the tokens that it holds before this policy decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,7 +32,7 @@ pub enum OnUnavailable {
     /// ([`Counters::outage_debits_lost`](crate::store::Counters)). If the process ends, or drops
     /// the limiter and its last clone, before the debit, the consumption is lost. A request without
     /// an answer may have taken its tokens in the store nevertheless; they are then taken twice,
-    /// the restrictive direction.
+    /// so that too little is granted, never too much.
     Local,
 }
 

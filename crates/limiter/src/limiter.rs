@@ -141,7 +141,8 @@ impl Limiter {
         &self.inner.guard
     }
 
-    /// The refusal of a request that shadow mode admits nevertheless; it is counted.
+    /// In shadow mode, counts a refusal and returns it as `Ok`: the request is admitted
+    /// nevertheless. Every other error stays.
     pub(crate) fn shadowed(&self, error: AcquireError) -> Result<LimitExceeded, AcquireError> {
         let refused = match error {
             AcquireError::LimitExceeded(exceeded) if self.mode() == Mode::Shadow => exceeded,

@@ -124,7 +124,7 @@ impl Permit {
     /// - If the answer to a debit was lost, the next call first sends it again under its id, so it
     ///   is done once.
     /// - Once the bucket has forgotten the id ([`guide`](crate::guide#lost-answers)), such a debit
-    ///   may be done twice, the restrictive direction.
+    ///   may be done twice, so that too little is granted, never too much.
     ///
     /// If the future is dropped, the same holds, except that tokens that were being given back
     /// count as given back.
@@ -247,7 +247,7 @@ impl Permit {
     /// if the permit was granted while the store was unavailable, as for [`adjust`](Self::adjust).
     ///
     /// # Errors
-    /// [`AdjustError`]. Tokens that were not given back stay consumed, the restrictive direction; a
+    /// [`AdjustError`]. Tokens that were not given back stay consumed, so that too little is granted; a
     /// caller that wants to try again uses [`give_back`](Self::give_back).
     pub async fn release(self) -> Result<Adjusted, AdjustError> {
         self.give_back().await

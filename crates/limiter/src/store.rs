@@ -87,14 +87,15 @@ pub trait Store: Any + Send + Sync {
     }
 
     /// The buckets of a request with their newest known images, without a call. `None`: they are
-    /// not known. Only a store that leases answers. The guard does not see such a store's grants of
-    /// held tokens, so it asks here. The guard has seen the grants of any other store.
+    /// not known. Only a store that leases answers: it grants held tokens past the guard, and the
+    /// guard asks here what they left. The grants of other stores the guard remembers itself.
     fn known_by_leasing(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
         None
     }
 
-    /// Of a store that leases: the number of answers that the store behind it gave to the calls
-    /// that leasing makes. A grant of held tokens does not show them.
+    /// Of a store that leases: the number of calls that the store behind it has answered. If the
+    /// number grew during an acquire that was granted from held tokens, that store answered
+    /// meanwhile.
     fn leasing_answers(&self) -> u64 {
         0
     }

@@ -133,7 +133,7 @@ pub enum TableError {
     /// There was no answer, or none that says if the write was done. The source is a
     /// [`StoreFailure`](crate::error::StoreFailure) if the table answered that it failed.
     #[error("the table does not answer, or failed")]
-    Unreachable(#[source] BoxError),
+    Unconfirmed(#[source] BoxError),
     /// Access is denied, the table does not exist, or the request is invalid: a repetition fails
     /// too.
     #[error(transparent)]

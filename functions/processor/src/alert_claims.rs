@@ -66,7 +66,10 @@ impl AlertClaims<'_> {
         }
         if let Err(error) = self.claim_due(state, &mut result).await {
             let first = self.group.records().first().map(|record| record.sequence);
-            let reason = format!("the window's alerts are not decided: {}", error.reason());
+            let reason = format!(
+                "the thresholds that the window reached could not be claimed: {}",
+                error.reason()
+            );
             result.failure = Some(Failure { first, reason });
         }
         result
@@ -91,7 +94,7 @@ impl AlertClaims<'_> {
         let bucket = BucketId { entity, resource };
         let mut backoff = Backoff::until(self.deadline);
         loop {
-            state.take_amounts(calendar_amounts(self.group.records(), window.kind()));
+            state.merge_amounts(calendar_amounts(self.group.records(), window.kind()));
             let mut due = state.due(&thresholds, &bucket, window);
             due.truncate(CLAIMS_PER_TRANSACTION);
             if due.is_empty() {

@@ -48,7 +48,8 @@ impl ThresholdsCache {
         deadline: Instant,
     ) -> Result<Arc<AlertRules>, WriteError> {
         let mut loaded = self.0.lock().await;
-        // Right after the marks of the last read, only a consistent read shows them all.
+        // All alerts of the last read, which was not complete, are closed. The writes that closed them
+        // are so recent that only a consistent read is sure to show them.
         let reads_on = outbox.is_some_and(Outbox::must_read_on);
         if let Some(Loaded { at, rules }) = &*loaded
             && at.elapsed() < MAX_AGE

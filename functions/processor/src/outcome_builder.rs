@@ -58,6 +58,8 @@ impl OutcomeBuilder {
         let dropped = || grouped.groups.iter().zip(&results).flat_map(dropped);
         if dropped().next().is_some() {
             let all: HashSet<_> = dropped().collect();
+            // A group with a failure is delivered again; one with quarantined records may not have
+            // counted the others. Neither shows which of its records it counted.
             let added =
                 |result: &WindowResult| result.failure.is_none() && result.quarantined.is_empty();
             let written = grouped.groups.iter().zip(&results);
@@ -136,9 +138,9 @@ impl OutcomeBuilder {
     pub(crate) fn into_outcome(mut self, records: &[Box<RawValue>]) -> Outcome {
         self.outcome.report.duplicates_dropped += as_u64(self.dropped.len());
         if !self.outcome.failures.is_empty() {
-            self.outcome.response = self.next_delivery_start(records).map(|lowest| {
+            self.outcome.response = self.next_delivery_start(records).map(|start| {
                 let mut failure = DynamoDbBatchItemFailure::default();
-                failure.item_identifier = Some(lowest.to_string());
+                failure.item_identifier = Some(start.to_string());
                 let mut response = DynamoDbEventResponse::default();
                 response.batch_item_failures.push(failure);
                 response
@@ -148,7 +150,7 @@ impl OutcomeBuilder {
     }
 
     /// The position at which Lambda must begin the next delivery. For a batch in the order of one
-    /// stream, as event source mappings deliver it, this is the lowest position that failed. For
+    /// stream, as event source mappings deliver it, this is the start position that failed. For
     /// any other batch, it is the position of the first record. A record without a readable
     /// position breaks the order if it follows a record with a position.
     fn next_delivery_start(

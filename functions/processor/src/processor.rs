@@ -30,7 +30,8 @@ use crate::write_error::WriteError;
 /// of a batch of a hundred windows, few enough not to throttle a fresh on-demand table or to need
 /// many connections.
 const WRITES_AT_ONCE: usize = 16;
-/// The time for which a batch that was counted waits for the alerts to be read again.
+/// The most time that a read of the waiting alerts may take after a batch. It delays the answer that
+/// the batch was counted.
 const READ_TIME: Duration = Duration::from_secs(2);
 
 /// Counts the records of stream events in usage windows; cheap to clone.
@@ -60,8 +61,8 @@ impl Processor {
     }
 
     /// Delivers the alerts that are due, without a batch. It first reads the waiting alerts again
-    /// if the last read is a minute old, or if it was not complete and all alerts that it found are
-    /// delivered or given up. Without a destination, or if another region counts the table, it does
+    /// after a minute. If the last read stopped early, it reads on as soon as every alert of that
+    /// read is delivered or given up. Without a destination, or if another region counts the table, it does
     /// nothing.
     ///
     /// # Errors
@@ -71,8 +72,8 @@ impl Processor {
         Ok(self.deliver_known_alerts(deadline).await)
     }
 
-    /// Reads the waiting alerts of the outbox if the last read is a minute old, or if it was not
-    /// complete and all alerts that it found are closed.
+    /// Reads the waiting alerts of the outbox if they are due to be read
+    /// ([`deliver_alerts`](Self::deliver_alerts)).
     async fn read_alerts(&self, deadline: Instant) -> Result<(), String> {
         let Some(outbox) = self.outbox.as_deref().filter(|_| !self.is_counted_elsewhere()) else {
             return Ok(());
@@ -167,7 +168,7 @@ impl Processor {
                 Err(reason) => outcome.alerts_not_read(reason),
             }
         } else if self.has_waiting_alerts() {
-            // The records are counted and do not wait for long.
+            // The records are counted: the answer must not wait for long.
             let read = self.read_alerts(deadline.min(Instant::now() + READ_TIME)).await;
             if let Err(reason) = read {
                 tracing::warn!(reason, "the alerts that wait could not be read again");
@@ -205,8 +206,8 @@ impl Processor {
             deadline,
         };
         let writes = (0..grouped.groups.len()).map(|n| async move { (n, writer(n).write().await) });
-        // A claim begins when its window is written. No window waits for a claim: while thresholds
-        // cannot be read, all claims wait.
+        // A claim begins when its window is written. The number of claims that wait has no bound:
+        // while thresholds cannot be read, all of them wait, and no window may wait behind them.
         let written = stream::iter(writes)
             .buffer_unordered(WRITES_AT_ONCE)
             .map(|(n, result)| async move { (n, claims(n).claim(result).await) })

@@ -44,7 +44,7 @@ impl Lossy {
             }
             _ => return done.await,
         }
-        Err(TableError::Unreachable("lost".into()).into())
+        Err(TableError::Unconfirmed("lost".into()).into())
     }
 }
 

@@ -125,7 +125,7 @@ impl Flaky {
         if matches!(call, Call::Write(bucket, _) if matches!(bucket.entity.as_str(), "u1" | "u3")) {
             _ = done.await;
         }
-        Err(TableError::Unreachable("away".into()).into())
+        Err(TableError::Unconfirmed("away".into()).into())
     }
 }
 

@@ -48,7 +48,7 @@ impl WindowState {
     /// The window's item lacks an amount if a processor without alerts counted those records: then
     /// the state gets it. The item still has the amount of a limit whose calendar changed: then the
     /// state drops it, because the limit has none for this window any more.
-    pub fn take_amounts(&mut self, newest: BTreeMap<LimitName, Option<Millitokens>>) {
+    pub fn merge_amounts(&mut self, newest: BTreeMap<LimitName, Option<Millitokens>>) {
         for (limit, amount) in newest {
             match amount {
                 Some(amount) => _ = self.amounts.entry(limit).or_insert(amount),
@@ -187,7 +187,7 @@ mod tests {
         let rules = rules("usd", "50%");
         let reached = |attributes: &[(&str, &str)], newest| {
             let mut state = of(attributes, &[]);
-            state.take_amounts([(name("usd"), newest)].into());
+            state.merge_amounts([(name("usd"), newest)].into());
             !due(&state, &rules, WindowKind::MONTH).is_empty()
         };
         let sum = ("u_usd", "150000000000");

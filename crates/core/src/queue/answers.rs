@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::bucket::Known;
+use super::abandoned::image_cannot_tell;
+use super::bucket::KnownImage;
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_BEFORE_PAUSE, OUTRUNS_BEFORE_PAUSE};
 use super::state::{ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
-use super::unacked::image_cannot_tell;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
@@ -31,7 +31,7 @@ impl<W> WriteQueue<W> {
             Answer::Read(images) => {
                 for (index, image) in buckets.iter().zip(images) {
                     self.observe_claims(*index, image.as_deref(), now);
-                    self.take_image(*index, image, now, true);
+                    self.set_image(*index, image, now, true);
                 }
                 if self.outruns_in_a_row == 0 {
                     self.pauses = 0;
@@ -40,7 +40,7 @@ impl<W> WriteQueue<W> {
                     shared.has_looked = true;
                 }
                 self.finish_if_shown();
-                self.resolve_unacked();
+                self.resolve_abandoned();
                 self.refuse(|queue, member| queue.refusal_if_passed_over(member, now));
             }
             Answer::TableUnusable => {
@@ -84,12 +84,12 @@ impl<W> WriteQueue<W> {
             let may_return_twice = shared.members.iter().any(Member::returns_more_than_it_takes);
             self.counts.ambiguous += u32::from(is_ambiguous || may_return_twice);
         }
-        self.end_unacked();
+        self.end_abandoned();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
         self.finish(shared, path, now);
         // The answer to a transaction has no images. Requests that were passed over need one before
         // they can be refused.
-        let is_authoritative = |known: &Known| known.is_authoritative;
+        let is_authoritative = |known: &KnownImage| known.is_authoritative;
         let is_authoritative =
             self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_authoritative));
         self.must_read |=
@@ -122,7 +122,7 @@ impl<W> WriteQueue<W> {
             let is_authoritative =
                 image.is_some() || is_first_attempt && plan.path == WritePath::Create;
             let after = image.or_else(|| plan.changed(before.as_deref()).map(Arc::new));
-            self.take_image(*index, after, now, is_authoritative);
+            self.set_image(*index, after, now, is_authoritative);
         }
     }
 
@@ -134,24 +134,23 @@ impl<W> WriteQueue<W> {
             if shared.may_be_outdated[*index] && !is_own {
                 self.observe_claims(*index, image.as_deref(), now);
             }
-            // The shared write is taken out of the queue here, so `take_image` does not reach its
+            // The shared write is taken out of the queue here, so `set_image` does not reach its
             // requests. They entered before it was sent, so they may be refused from this answer,
             // too.
-            shared.members.iter_mut().for_each(|member| member.image_answers_it[*index] = true);
-            self.take_image(*index, image, now, true);
+            shared.members.iter_mut().for_each(|member| member.has_fresh_image[*index] = true);
+            self.set_image(*index, image, now, true);
         }
         self.shared = Some(shared);
         self.finish_if_shown();
         if let Some(mut shared) = self.shared.take() {
             self.outruns_in_a_row += 1;
             self.requests_max =
-                (shared.members.iter().filter(|member| member.asks_for_tokens()).count() / 2)
-                    .max(1);
+                (shared.members.iter().filter(|member| member.may_be_refused()).count() / 2).max(1);
             shared.members.iter_mut().for_each(|member| member.was_outrun = true);
-            self.make_unacked_if_in_doubt(&shared);
+            self.make_abandoned_if_in_doubt(&shared);
             self.requeue(shared.members);
         }
-        self.resolve_unacked();
+        self.resolve_abandoned();
         self.refuse(|queue, member| queue.refusal_after_outrun(member, now));
         self.pause_after_outruns();
     }
@@ -184,10 +183,10 @@ impl<W> WriteQueue<W> {
         if let Some(shared) = &mut self.shared {
             shared.is_in_doubt = true;
         }
-        // The lost write may have changed the bucket, and time has passed: no earlier answer may
-        // refuse.
+        // The lost write may have changed the bucket, and time has passed: nothing may be refused by
+        // an earlier answer.
         for member in self.members() {
-            member.image_answers_it = Default::default();
+            member.has_fresh_image = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -251,7 +250,7 @@ impl<W> WriteQueue<W> {
             if member.attempts < member.attempts_max() {
                 self.waiting.push(member);
             } else {
-                let is_in_doubt = self.is_unacked(&member.request.id);
+                let is_in_doubt = self.is_abandoned(&member.request.id);
                 self.resolve(member, Outcome::Contended { is_in_doubt });
             }
         }
@@ -262,7 +261,7 @@ impl<W> WriteQueue<W> {
 
     fn fail_write(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        self.make_unacked_if_in_doubt(&shared);
+        self.make_abandoned_if_in_doubt(&shared);
         self.fail(shared.members);
     }
 
@@ -278,7 +277,7 @@ impl<W> WriteQueue<W> {
         self.requeue(back);
         for member in failed {
             // A write of it may have taken effect.
-            let is_in_doubt = self.is_unacked(&member.request.id);
+            let is_in_doubt = self.is_abandoned(&member.request.id);
             self.resolve(member, Outcome::Failed { is_in_doubt });
         }
     }
@@ -295,9 +294,9 @@ impl<W> WriteQueue<W> {
             }
             (Answer::ConditionFailed(found), _) => {
                 for image in found.into_iter().flatten() {
-                    self.take_image(*index, image, now, true);
+                    self.set_image(*index, image, now, true);
                 }
-                self.resolve_unacked();
+                self.resolve_abandoned();
                 match upkeep {
                     Upkeep::Reconfigure => self.buckets[*index].note_outrun_reconfiguration(now),
                     Upkeep::Repair => {
@@ -312,7 +311,7 @@ impl<W> WriteQueue<W> {
             // does not fail for that reason. The queue refuses it from a recent image, or reads
             // first.
             (_, Upkeep::Reconfigure) => {
-                self.members().for_each(|member| member.image_answers_it = Default::default());
+                self.members().for_each(|member| member.has_fresh_image = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -337,7 +336,7 @@ impl<W> WriteQueue<W> {
     /// a write. It does so even if another queue of the process has learned a newer one, which
     /// comes back with the next [`learn_if_newer`](WriteQueue::learn_if_newer). A computed image is
     /// authoritative only if the table acknowledged a new item.
-    fn take_image(
+    fn set_image(
         &mut self,
         index: usize,
         image: BucketImage,
@@ -345,10 +344,10 @@ impl<W> WriteQueue<W> {
         is_authoritative: bool,
     ) {
         let bucket = &mut self.buckets[index];
-        bucket.known = Some(Known { image, as_of: now, is_authoritative });
-        bucket.note_claims(now);
+        bucket.known = Some(KnownImage { image, as_of: now, is_authoritative });
+        bucket.restart_quiet_time_if_claimed(now);
         for member in self.members() {
-            member.image_answers_it[index] = is_authoritative && member.entered_before_call;
+            member.has_fresh_image[index] = is_authoritative && member.entered_before_call;
         }
     }
 

@@ -9,28 +9,28 @@ use crate::{
     is_clock_ahead, reconfigure,
 };
 
-/// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits
-/// of requests.
+/// The least time, in milliseconds, between two upkeep writes for the same limits that came with
+/// requests.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
 /// After an upkeep write that changes the item's limits was outrun, the queue tries it again only
 /// if no process has claimed for this many milliseconds. A process that claims more often than this
 /// learns of newer limits within a minute, and writes them itself.
 const QUIET_MS: u64 = 4_000;
 
-/// The newest knowledge of a bucket.
+/// The newest image of a bucket that is known, from an answer or computed from a write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Known {
+pub struct KnownImage {
     /// The item; `None`: there was no item.
     pub image: Option<Arc<CompositeBucket>>,
-    /// The time of the answer.
+    /// The time of the answer, also of the one that acknowledged the write.
     pub as_of: EpochMillis,
     /// True if the table itself returned it, with the answer to a write or to a strongly consistent
     /// read, or acknowledged it as a new item.
     pub is_authoritative: bool,
 }
 
-impl Known {
-    /// True if both are one and the same answer.
+impl KnownImage {
+    /// True if both come from one and the same answer.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let is_same_image = match (&self.image, &other.image) {
@@ -42,7 +42,7 @@ impl Known {
             && self.is_authoritative == other.is_authoritative
     }
 
-    /// True if it is recent enough to refuse a request that came after it.
+    /// True if it is recent enough that a request that came after it may be refused by it.
     #[must_use]
     pub fn is_recent_enough_to_refuse(&self, now: EpochMillis, refusal_age_max_ms: u64) -> bool {
         let age_ms = now.get().saturating_sub(self.as_of.get());
@@ -51,7 +51,7 @@ impl Known {
             && u64::try_from(age_ms).is_ok_and(|age| age <= refusal_age_max_ms)
     }
 
-    /// True if this answer certainly shows an earlier state than `other`: its last claim is older.
+    /// True if this image certainly shows an earlier state than `other`: its last claim is older.
     /// A refill time of `other` that is far ahead proves nothing. Images of the same claim are not
     /// told apart. To take the older one is safe, because a plan has conditions.
     #[must_use]
@@ -69,7 +69,7 @@ impl Known {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct QueueBucket {
     pub(super) id: BucketId,
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<KnownImage>,
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write: the limits that the refused request named, and the time of the
     /// write.
@@ -161,7 +161,7 @@ impl QueueBucket {
 
     /// Begins the quiet time after an outrun reconfiguring write anew, if any process has claimed
     /// since.
-    pub(super) fn note_claims(&mut self, now: EpochMillis) {
+    pub(super) fn restart_quiet_time_if_claimed(&mut self, now: EpochMillis) {
         let refilled_at = self.image().map(|image| image.refilled_at);
         if let (Some(outrun), Some(refilled_at)) = (&mut self.reconfigure_outrun, refilled_at)
             && outrun.refilled_at != refilled_at

@@ -66,7 +66,7 @@ impl<W> WriteQueue<W> {
         if std::mem::take(&mut self.must_read) || self.should_read_first(now) {
             return self.read_all();
         }
-        self.forget_surplus_unacked();
+        self.forget_surplus_abandoned();
         let buckets = self.buckets.iter().map(|_| BucketDraft::default()).collect();
         let mut draft = Draft { buckets, ..Draft::default() };
         let mut members = Vec::new();
@@ -75,8 +75,7 @@ impl<W> WriteQueue<W> {
         for mut member in std::mem::take(&mut self.waiting) {
             // After an outrun fewer requests share a write: a write that needs the whole balance
             // loses to any other that takes part of it.
-            if member.asks_for_tokens() && self.outruns_in_a_row > 0 && taking >= self.requests_max
-            {
+            if member.may_be_refused() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
                 // It was not passed over, only left for a later write.
                 member.passed_over_at = None;
                 self.waiting.push(member);
@@ -84,7 +83,7 @@ impl<W> WriteQueue<W> {
             }
             match self.place(&mut draft, &mut member, now) {
                 Placement::In => {
-                    taking += usize::from(member.asks_for_tokens());
+                    taking += usize::from(member.may_be_refused());
                     members.push(member);
                     continue;
                 }
@@ -103,9 +102,9 @@ impl<W> WriteQueue<W> {
             self.waiting.push(member);
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        // Members without a caller give back tokens for callers that left. They are written alone
-        // only if a request with a caller still waits: without a caller, nobody sends the write. An
-        // upkeep or a read that a waiting request needs is sent first.
+        // Members without a caller give back tokens for callers that left. A write of these alone is
+        // sent only while a request with a caller waits, because a caller must send it. An upkeep or
+        // a read that a waiting request needs is sent first.
         let may_write_refunds_alone = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || may_write_refunds_alone && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
@@ -143,13 +142,13 @@ impl<W> WriteQueue<W> {
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let image_answers_it = self.waiting.iter().any(|member| member.image_answers_it[index]);
+            let has_fresh_image = self.waiting.iter().any(|member| member.has_fresh_image[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
                 && contention.is_usually_outdated()
                 && !contention.is_usually_claimed()
-                && !image_answers_it
+                && !has_fresh_image
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -163,18 +162,18 @@ impl<W> WriteQueue<W> {
     ) -> Action {
         // The write gets the id of one of its requests, of a correction or lease if there is one.
         // If that request enters again later, the item shows that it took effect.
-        let may_name = |member: &&Member<W>| {
+        let may_lend_id = |member: &&Member<W>| {
             member.request.purpose != Purpose::GiveBack
                 && !self.unusable_ids.contains(&member.request.id)
         };
-        let naming = members.iter().filter(may_name);
-        let naming = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
+        let lender = members.iter().filter(may_lend_id);
+        let lender = lender.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         // No two plans under one id may share a generation. While a request is in the queue, its
         // attempts only grow. If it leaves and enters again, they begin at zero. By then either all
         // earlier plans under its id have failed, or the id is unusable and this write has another
         // id.
-        let generation = naming.map_or(0, |member| member.attempts);
-        let id = naming.map_or_else(new_id, |member| member.request.id.clone());
+        let generation = lender.map_or(0, |member| member.attempts);
+        let id = lender.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);
         let plans = self.plans(&draft, &id, may_be_outdated, now);
         self.shared = Some(SharedWrite {
@@ -190,10 +189,10 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// For each bucket: true if `image_answers_it` is false for all of these requests, so that
+    /// For each bucket: true if `has_fresh_image` is false for all of these requests, so that
     /// the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| !members.iter().any(|member| member.image_answers_it[index]))
+        std::array::from_fn(|index| !members.iter().any(|member| member.has_fresh_image[index]))
     }
 
     fn plans(
@@ -203,17 +202,14 @@ impl<W> WriteQueue<W> {
         may_be_outdated: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) -> Vec<(usize, WritePlan)> {
-        let fenced_off: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
+        let fenced_off: Vec<_> = self.abandoned.iter().map(|write| write.id.clone()).collect();
         let ids = (id, fenced_off.as_slice());
         let plan = |(index, (bucket, drafted)): (usize, (&QueueBucket, &BucketDraft))| {
             let is_usually_claimed = may_be_outdated[index]
                 && bucket.contention.is_usually_claimed()
                 && (bucket.needs_claim(self.settings, now) || !draft.acquires);
-            let hint = if is_usually_claimed {
-                RefillHint::AssumeRefilled
-            } else {
-                RefillHint::TrustImage
-            };
+            let hint =
+                if is_usually_claimed { RefillHint::AssumeClaimed } else { RefillHint::TrustImage };
             (index, drafted.plan(bucket, draft, ids, (self.settings, hint), now))
         };
         self.buckets.iter().zip(&draft.buckets).enumerate().map(plan).collect()

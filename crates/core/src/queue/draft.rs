@@ -35,7 +35,9 @@ pub(super) struct BucketDraft {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Draft {
     pub(super) buckets: Vec<BucketDraft>,
+    /// True if an acquire or a lease takes tokens.
     pub(super) acquires: bool,
+    /// True if it has a correction, a refund, or a lease that settles.
     pub(super) corrects: bool,
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,

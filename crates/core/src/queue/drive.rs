@@ -76,7 +76,7 @@ impl<W> WriteQueue<W> {
         if let Some(member) = shared.into_iter().flatten().find(|member| is_same(member)) {
             return (StateOnLeave::InDoubt, member.waiter.take());
         }
-        let is_in_doubt = self.unacked.iter().any(|write| write.has(id));
+        let is_in_doubt = self.abandoned.iter().any(|write| write.has(id));
         let waiting = self.waiting.iter().position(is_same);
         let waiter = waiting.and_then(|at| self.waiting.remove(at).waiter);
         (if is_in_doubt { StateOnLeave::InDoubt } else { StateOnLeave::Nothing }, waiter)
@@ -92,7 +92,7 @@ impl<W> WriteQueue<W> {
             self.pauses += 1;
             // Other processes write during the pause. An earlier answer may refuse only if it is
             // recent enough.
-            self.members().for_each(|member| member.image_answers_it = Default::default());
+            self.members().for_each(|member| member.has_fresh_image = Default::default());
             let corrections_were_outrun = self.outruns_in_a_row > 0 && self.only_corrects();
             return Action::Pause { pauses_in_a_row: self.pauses, corrections_were_outrun };
         }

@@ -68,7 +68,7 @@ impl<W> WriteQueue<W> {
                     Some(self.step_unless_covered(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.image_answers_it[0] =>
+                    if !member.has_fresh_image[0] =>
                 {
                     Some(Placement::Read)
                 }
@@ -80,7 +80,7 @@ impl<W> WriteQueue<W> {
             match placed {
                 // A lost write of this lease may still happen. The settlement is then written
                 // alone, to fence that write.
-                Some(Placement::Resolved(_)) if self.is_unacked(id) => leased.clear(),
+                Some(Placement::Resolved(_)) if self.is_abandoned(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
             }
@@ -105,9 +105,9 @@ impl<W> WriteQueue<W> {
         Placement::In
     }
 
-    /// True if an unacked write carries the request.
-    pub(super) fn is_unacked(&self, id: &crate::RequestId) -> bool {
-        self.unacked.iter().any(|write| write.has(id))
+    /// True if an abandoned write carries the request.
+    pub(super) fn is_abandoned(&self, id: &crate::RequestId) -> bool {
+        self.abandoned.iter().any(|write| write.has(id))
     }
 
     /// The most that a lease may have taken, if a write in flight or in doubt carries it, or if it
@@ -122,7 +122,7 @@ impl<W> WriteQueue<W> {
         let mut members = members.into_iter().flat_map(|shared| &shared.members);
         let member = members.find(|member| member.request.id == *id);
         let in_shared = member.map(|member| member.leased.clone());
-        let mut requests = self.unacked.iter().flat_map(|write| &write.requests);
+        let mut requests = self.abandoned.iter().flat_map(|write| &write.requests);
         in_shared.or_else(|| {
             requests.find(|request| request.id == *id).map(|request| request.leased.clone())
         })

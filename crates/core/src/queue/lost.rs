@@ -1,22 +1,22 @@
 //! Resolves writes whose answers were lost, as soon as an image shows if they happened.
 
+use super::abandoned::{AbandonedWrite, image_cannot_tell};
 use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
 use super::settings::{ENDED_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
 use super::state::{SharedWrite, WriteQueue};
-use super::unacked::{UnackedWrite, image_cannot_tell};
 use crate::{Amounts, RequestId};
 
 impl<W> WriteQueue<W> {
     /// Finishes the shared write if an image shows its id. If the write is in doubt and the item of
-    /// bucket 0 may have forgotten the write's id, the write becomes unacked, and its requests wait
-    /// again. Bucket 0 stands for all buckets ([`UnackedWrite::ids_before`]).
+    /// bucket 0 may have forgotten the write's id, the write becomes abandoned, and its requests wait
+    /// again. Bucket 0 stands for all buckets ([`AbandonedWrite::ids_before`]).
     pub(super) fn finish_if_shown(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
             (self.outruns_in_a_row, self.pauses) = (0, 0);
             if let Some(shared) = self.shared.take() {
-                self.end_unacked();
+                self.end_abandoned();
                 self.finish(shared, None, self.answered_at());
             }
             return;
@@ -27,45 +27,47 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Ends all unacked writes: the write that just happened has fenced them, so none of them can
-    /// happen while the item remembers their ids. A fence succeeds only if the item has none of
-    /// those ids. So a fenced write had not happened, unless the item had forgotten its id by then
-    /// (`image_cannot_tell`): then the write is ambiguous. The fence itself adds ids, which may
-    /// push out the last of `ids_before`. So a write that had not happened may count as ambiguous,
-    /// too.
+    /// Ends all abandoned writes. The write that just happened is their fence:
+    ///
+    /// - It has put their ids into the item. So none of them can happen while the item remembers
+    ///   these.
+    /// - It succeeded only because the item had none of these ids. So none of them had happened,
+    ///   unless the item had forgotten its id by then (`image_cannot_tell`): then it is ambiguous.
+    /// - It adds ids, which may push out the last of `ids_before`. So a write that had not happened
+    ///   may count as ambiguous, too.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.
-    pub(super) fn end_unacked(&mut self) {
-        let unacked = std::mem::take(&mut self.unacked);
-        self.end(unacked);
+    pub(super) fn end_abandoned(&mut self) {
+        let abandoned = std::mem::take(&mut self.abandoned);
+        self.end(abandoned);
     }
 
-    fn end(&mut self, unacked: Vec<UnackedWrite>) {
-        for write in unacked {
+    fn end(&mut self, abandoned: Vec<AbandonedWrite>) {
+        for write in abandoned {
             if image_cannot_tell(&write.ids_before, self.buckets[0].image(), &write.id) {
                 self.end_as_ambiguous(&write, must_not_repeat);
             }
         }
     }
 
-    /// Resolves the unacked writes, newest first: those whose id an image shows, and those whose id
+    /// Resolves the abandoned writes, newest first: those whose id an image shows, and those whose id
     /// the item of bucket 0 may have forgotten. A write that happened has fenced the earlier ones,
-    /// so they end as in [`end_unacked`](Self::end_unacked).
-    pub(super) fn resolve_unacked(&mut self) {
-        if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
-            // An unacked write happened. The shared write requires that it did not, so the shared
+    /// so they end as in [`end_abandoned`](Self::end_abandoned).
+    pub(super) fn resolve_abandoned(&mut self) {
+        if self.abandoned.iter().any(|write| self.is_shown(&write.id)) {
+            // An abandoned write happened. The shared write requires that it did not, so the shared
             // write cannot succeed.
             self.give_up_write();
         }
-        let mut unacked = std::mem::take(&mut self.unacked);
-        while let Some(mut write) = unacked.pop() {
+        let mut abandoned = std::mem::take(&mut self.abandoned);
+        while let Some(mut write) = abandoned.pop() {
             if self.is_shown(&write.id) {
                 // Requests that were written again get the result of this write.
-                for earlier in &mut unacked {
+                for earlier in &mut abandoned {
                     earlier.requests.retain(|request| !write.has(&request.id));
                 }
-                self.end(unacked);
+                self.end(abandoned);
                 self.happened(write);
                 return;
             }
@@ -74,13 +76,12 @@ impl<W> WriteQueue<W> {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
                 // write must fence it. The queue replaces `ids_before` by the ids that the item has
                 // now. The write counts as ambiguous again only when the item has dropped all of
-                // these. Without an item nothing can show the write, so it counts again at each
-                // image.
+                // these. While there is no item, it counts again with each answer.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 self.end_as_ambiguous(&write, must_not_repeat);
             }
-            self.unacked.insert(0, write);
+            self.abandoned.insert(0, write);
         }
     }
 
@@ -91,7 +92,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Counts this write as ambiguous, and ends those of its waiting requests that `ends` selects.
-    fn end_as_ambiguous(&mut self, write: &UnackedWrite, ends: impl Fn(&Member<W>) -> bool) {
+    fn end_as_ambiguous(&mut self, write: &AbandonedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
         for request in &write.requests {
             let waits = self.waiting.iter().any(|member| member.request.id == request.id);
@@ -106,7 +107,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Resolves the requests of a write that happened although its answer was lost.
-    pub(super) fn happened(&mut self, write: UnackedWrite) {
+    pub(super) fn happened(&mut self, write: AbandonedWrite) {
         self.unusable_ids.retain(|id| *id != write.id);
         let mut finished = Vec::new();
         let mut any_corrects_upwards = false;
@@ -142,11 +143,11 @@ impl<W> WriteQueue<W> {
     }
 
     /// Remembers a write that is not sent again, if it is in doubt.
-    pub(super) fn make_unacked_if_in_doubt(&mut self, shared: &SharedWrite<W>) {
+    pub(super) fn make_abandoned_if_in_doubt(&mut self, shared: &SharedWrite<W>) {
         if !shared.is_in_doubt {
             return;
         }
-        self.unacked.push(UnackedWrite::new(
+        self.abandoned.push(AbandonedWrite::new(
             &shared.id,
             &shared.members,
             shared.ids_before.clone(),
@@ -154,11 +155,11 @@ impl<W> WriteQueue<W> {
         self.note_lost_id(shared.id.clone());
     }
 
-    /// Forgets the oldest unacked writes if the next write cannot fence all of them. A forgotten
+    /// Forgets the oldest abandoned writes if the next write cannot fence all of them. A forgotten
     /// write may still happen, so its requests are not written again.
-    pub(super) fn forget_surplus_unacked(&mut self) {
-        let surplus = self.unacked.len().saturating_sub(FENCED_OFF_MAX);
-        for write in self.unacked.drain(..surplus).collect::<Vec<_>>() {
+    pub(super) fn forget_surplus_abandoned(&mut self) {
+        let surplus = self.abandoned.len().saturating_sub(FENCED_OFF_MAX);
+        for write in self.abandoned.drain(..surplus).collect::<Vec<_>>() {
             self.end_as_ambiguous(&write, |_| true);
         }
     }
@@ -170,7 +171,7 @@ impl<W> WriteQueue<W> {
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
         self.unusable_ids.push(id);
         let may_be_forgotten = |id: &&RequestId| {
-            !self.is_shown(id) && !self.unacked.iter().any(|write| write.id == **id)
+            !self.is_shown(id) && !self.abandoned.iter().any(|write| write.id == **id)
         };
         let mut oldest: Vec<_> =
             self.unusable_ids.iter().filter(may_be_forgotten).cloned().collect();
@@ -181,7 +182,7 @@ impl<W> WriteQueue<W> {
     /// Stops sending a write whose answer was lost.
     pub(super) fn give_up_write(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        self.make_unacked_if_in_doubt(&shared);
+        self.make_abandoned_if_in_doubt(&shared);
         self.requeue(shared.members);
     }
 }

@@ -12,10 +12,10 @@ pub(super) struct Member<W> {
     pub(super) request: QueuedRequest,
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
-    /// For each bucket: true if its known image is authoritative, and answers a call that was sent
+    /// For each bucket: true if its known image is authoritative, and comes from a call that was sent
     /// after the request entered. A pause, a lost answer, a failed reconfiguring write, a derived
     /// image or an image from another lane makes it false again.
-    pub(super) image_answers_it: [bool; BUCKETS_MAX],
+    pub(super) has_fresh_image: [bool; BUCKETS_MAX],
     /// True if it had entered when the call in flight was sent.
     pub(super) entered_before_call: bool,
     /// True if its last write was outrun.
@@ -40,7 +40,7 @@ impl<W> Member<W> {
         Self {
             request,
             waiter,
-            image_answers_it: [false; BUCKETS_MAX],
+            has_fresh_image: [false; BUCKETS_MAX],
             entered_before_call: false,
             was_outrun: false,
             passed_over_at: None,
@@ -58,8 +58,8 @@ impl<W> Member<W> {
         self.waiter.is_some() || self.request.purpose == Purpose::GiveBack
     }
 
-    /// True if it is an acquire or a lease: only these may be refused.
-    pub(super) fn asks_for_tokens(&self) -> bool {
+    /// True if it is an acquire or a lease. Corrections and refunds are never refused.
+    pub(super) fn may_be_refused(&self) -> bool {
         matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
     }
 

@@ -14,13 +14,14 @@
 //! * A lost answer leaves all requests of the write in doubt together. They are sent again under
 //!   the same id until the item shows if the write happened. If they cannot be sent again (for
 //!   example, because all callers have left, or a condition of the write failed), the write becomes
-//!   *unacked*. The next write is a *fence*: it requires that the lost write did not happen, and
+//!   *abandoned*. The next write is a *fence*: it requires that the lost write did not happen, and
 //!   also puts the lost write's id into the item. While the item remembers that id, the lost write
 //!   cannot happen.
-//! * A waiting request takes nothing if its caller leaves, unless an unacked write carries it. If
+//! * A waiting request takes nothing if its caller leaves, unless an abandoned write carries it. If
 //!   the caller of an acquire leaves while a write of it is in flight or in doubt, and that write
 //!   takes effect, a later write gives the tokens back. Corrections and leases are not given back.
 
+mod abandoned;
 mod answers;
 mod bucket;
 mod compose;
@@ -36,9 +37,8 @@ mod refusal;
 mod request;
 mod settings;
 mod state;
-mod unacked;
 
-pub use self::bucket::Known;
+pub use self::bucket::KnownImage;
 pub use self::contention::ContentionEstimate;
 pub use self::lease_terms::LeaseTerms;
 pub use self::request::{

@@ -73,7 +73,7 @@ impl<W> WriteQueue<W> {
                     return self.step_unless_covered(member, now).unwrap_or(or_else);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.image_answers_it[index] =>
+                    if !member.has_fresh_image[index] =>
                 {
                     return Placement::Read;
                 }
@@ -135,7 +135,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.image_answers_it[index] {
+            if !missing.is_empty() && !member.has_fresh_image[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

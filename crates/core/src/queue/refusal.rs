@@ -40,9 +40,9 @@ impl<W> WriteQueue<W> {
     /// that applies:
     ///
     /// - A bucket needs a repair: the repair.
-    /// - The request is short and brings other limits to a bucket: the write that brings them, or a
-    ///   read if the image of that bucket must not refuse.
-    /// - It is short by an image that must not refuse (`image_may_refuse`): a read.
+    /// - The request is short, and an item does not follow its limits yet: the upkeep that changes
+    ///   the item. If no refusal may be based on the image of that bucket, a read.
+    /// - It is short by an image that no refusal may be based on (`may_refuse_by_image`): a read.
     /// - Otherwise the refusal.
     pub(super) fn step_unless_covered(
         &self,
@@ -50,13 +50,13 @@ impl<W> WriteQueue<W> {
         now: EpochMillis,
     ) -> Option<Placement> {
         let mut is_short = false;
-        let mut images_may_refuse = true;
+        let mut may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
             match assess(bucket.image(), acquire, member.lease_return(), now) {
                 Assessment::Short(_) => {
                     is_short = true;
-                    images_may_refuse &= self.image_may_refuse(member, index, now);
+                    may_refuse &= self.may_refuse_by_image(member, index, now);
                 }
                 Assessment::Repair(plan) => {
                     return Some(Placement::Upkeep(Upkeep::Repair, index, plan));
@@ -73,13 +73,13 @@ impl<W> WriteQueue<W> {
             if let Some(plan) = bucket.reconfiguration(acquire, now) {
                 // If the image may be out of date, read first: a read costs less than a write that
                 // fails.
-                return Some(match self.image_may_refuse(member, index, now) {
+                return Some(match self.may_refuse_by_image(member, index, now) {
                     true => Placement::Upkeep(Upkeep::Reconfigure, index, plan),
                     false => Placement::Read,
                 });
             }
         }
-        if !images_may_refuse {
+        if !may_refuse {
             return Some(Placement::Read);
         }
         Some(Placement::Resolved(Outcome::Refused(self.evaluate(member, |_| now))))
@@ -98,18 +98,19 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if the image of a bucket may refuse a request. Either the image answers a call sent
-    /// after the request entered, or it is recent and no lost write of this queue may have changed
-    /// the bucket since. (Lost writes of other queues are not considered: a recent image may miss
-    /// them, as it may miss writes of other processes.)
-    fn image_may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
+    /// True if the request may be refused by the known image of a bucket. Either the image comes from
+    /// a call sent after the request entered, or it is recent and no abandoned write of this queue
+    /// may have changed the bucket since. (While the shared write is in doubt, nothing is composed,
+    /// and nothing is refused at entry. Lost writes of other queues are not considered: a recent
+    /// image may miss them, as it may miss writes of other processes.)
+    fn may_refuse_by_image(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
         let is_recent = || {
             let known = self.buckets[index].known.as_ref();
             known.is_some_and(|known| {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.image_answers_it[index] || self.unacked.is_empty() && is_recent()
+        member.has_fresh_image[index] || self.abandoned.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -123,13 +124,13 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        if !member.was_outrun || !member.asks_for_tokens() || self.is_unacked(&member.request.id) {
+        if !member.was_outrun || !member.may_be_refused() || self.is_abandoned(&member.request.id) {
             return None;
         }
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image = self.buckets[index].image().filter(|_| member.image_answers_it[index])?;
+            let image = self.buckets[index].image().filter(|_| member.has_fresh_image[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -177,7 +178,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if !member.image_answers_it[index]
+            if !member.has_fresh_image[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
             {

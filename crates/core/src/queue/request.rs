@@ -154,7 +154,8 @@ pub enum Answer {
     ConditionFailed(Vec<Option<Option<Arc<CompositeBucket>>>>),
     /// Nothing was done; the same call may succeed in a moment.
     Busy,
-    /// No answer came: the call may have been carried out, or may still be.
+    /// No answer says if the call was carried out: there was silence, or the store failed. It may
+    /// have been, or may still be.
     Lost,
     /// The table cannot be used, and surely nothing was done.
     TableUnusable,

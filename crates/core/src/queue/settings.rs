@@ -36,8 +36,8 @@ pub(super) const BUCKETS_MAX: usize = 2;
 pub struct QueueSettings {
     /// For this long after a claim, writers take tokens without a claim of their own.
     pub interval: ClaimInterval,
-    /// The greatest age, in milliseconds, at which an image from before a request may refuse the
-    /// request. Zero: such an image never does.
+    /// The greatest age, in milliseconds, of an image by which a request that came after it may be
+    /// refused. Zero: no such request is.
     pub refusal_age_max_ms: u64,
     /// True if each write is a transaction, which is done once under its `ClientRequestToken`.
     pub is_transactional: bool,

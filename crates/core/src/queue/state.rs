@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::bucket::{Known, QueueBucket};
+use super::abandoned::AbandonedWrite;
+use super::bucket::{KnownImage, QueueBucket};
 use super::contention::ContentionEstimate;
 use super::draft::Draft;
 use super::member::Member;
 use super::request::{Done, Outcome, Write};
 use super::settings::{BUCKETS_MAX, Counts, QueueSettings};
-use super::unacked::UnackedWrite;
 use crate::{Amounts, BucketId, CompositeBucket, RequestId};
 
 /// The requests of one process on one bucket, or on the buckets of a child and its parent.
@@ -26,7 +26,7 @@ pub struct WriteQueue<W> {
     pub(super) shared: Option<SharedWrite<W>>,
     /// Requests that took effect, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
-    pub(super) unacked: Vec<UnackedWrite>,
+    pub(super) abandoned: Vec<AbandonedWrite>,
     /// Corrections and leases that ended after their callers left, in case they enter again, and
     /// the tokens that they leased. `None`: the item can no longer tell if the request took effect.
     pub(super) ended_without_caller: Vec<(RequestId, Option<Amounts>)>,
@@ -73,9 +73,9 @@ pub(super) struct SharedWrite<W> {
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. As long as the item
-    /// has one of them, it has not forgotten the write (`image_cannot_tell`). An image that is out
-    /// of date has older ids, which the item drops sooner. So the queue may assume too early, but
-    /// never too late, that the item may have forgotten the write.
+    /// has one of them, it has not forgotten the write (`image_cannot_tell`). If that image was
+    /// out of date, its ids are older, and the item drops them sooner. Then the queue takes the
+    /// write as forgotten too early, which is safe, and never too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
@@ -104,7 +104,7 @@ impl<W> WriteQueue<W> {
             flight: None,
             shared: None,
             extending_expiry: None,
-            unacked: Vec::new(),
+            abandoned: Vec::new(),
             ended_without_caller: Vec::new(),
             unusable_ids: Vec::new(),
             outruns_in_a_row: 0,
@@ -119,7 +119,7 @@ impl<W> WriteQueue<W> {
 
     /// The newest knowledge of a bucket.
     #[must_use]
-    pub fn known(&self, bucket: usize) -> Option<&Known> {
+    pub fn known(&self, bucket: usize) -> Option<&KnownImage> {
         self.buckets[bucket].known.as_ref()
     }
 
@@ -130,25 +130,25 @@ impl<W> WriteQueue<W> {
 
     /// Replaces the known image of a bucket by one that another lane got, unless that one is the
     /// same or certainly older.
-    pub fn learn_if_newer(&mut self, bucket: usize, known: &Known) {
+    pub fn learn_if_newer(&mut self, bucket: usize, known: &KnownImage) {
         let is_news = self.buckets[bucket]
             .known
             .as_ref()
             .is_none_or(|old| !known.is_same(old) && !known.is_older_than(old));
         if is_news {
             self.buckets[bucket].known = Some(known.clone());
-            self.buckets[bucket].note_claims(known.as_of);
-            self.members().for_each(|member| member.image_answers_it[bucket] = false);
+            self.buckets[bucket].restart_quiet_time_if_claimed(known.as_of);
+            self.members().for_each(|member| member.has_fresh_image[bucket] = false);
         }
     }
 
     /// The outcomes of requests since the last call, with the callers that wait for them.
-    pub fn take_resolved(&mut self) -> Vec<(W, Outcome)> {
+    pub fn drain_resolved(&mut self) -> Vec<(W, Outcome)> {
         std::mem::take(&mut self.resolved)
     }
 
     /// The counts since the last call.
-    pub fn take_counts(&mut self) -> Counts {
+    pub fn drain_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }
 
@@ -175,7 +175,7 @@ impl<W> WriteQueue<W> {
         self.has_no_caller()
             && self.waiting.is_empty()
             && self.shared.is_none()
-            && self.unacked.is_empty()
+            && self.abandoned.is_empty()
     }
 
     /// True if the table was asked and has not answered.
@@ -207,7 +207,7 @@ impl<W> WriteQueue<W> {
     /// True if none of the requests that wait, or that a write in doubt carries, asks for tokens.
     pub(super) fn only_corrects(&self) -> bool {
         let in_doubt = self.shared.iter().flat_map(|shared| &shared.members);
-        !self.waiting.iter().chain(in_doubt).any(Member::asks_for_tokens)
+        !self.waiting.iter().chain(in_doubt).any(Member::may_be_refused)
     }
 
     pub(super) fn resolve(&mut self, member: Member<W>, outcome: Outcome) {

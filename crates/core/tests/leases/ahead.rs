@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluicegate_core::fixtures::{at, milli};
 use sluicegate_core::{
-    Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, Known, LeaseRange,
+    Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, KnownImage, LeaseRange,
     LeaseTerms, Outcome, Purpose, QueueSettings, QueuedRequest, RequestId, WritePlan, WriteQueue,
 };
 use stateright::Model as _;
@@ -40,7 +40,8 @@ impl Ahead {
         let lease = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits };
         let mut queue = WriteQueue::new([bucket_id()], settings);
         let known = Some(Arc::new(image.clone()));
-        queue.learn_if_newer(0, &Known { image: known, as_of: at(T0), is_authoritative: true });
+        queue
+            .learn_if_newer(0, &KnownImage { image: known, as_of: at(T0), is_authoritative: true });
         Self { queue, image, lease, ids: 10 }
     }
 
@@ -112,7 +113,7 @@ fn a_lease_that_turns_out_to_be_done_as_it_fails_is_not_forgotten() {
         ahead.next_write();
         ahead.fail(&found);
     }
-    let resolved = ahead.queue.take_resolved();
+    let resolved = ahead.queue.drain_resolved();
     let gave_up =
         |(_, outcome): &((), Outcome)| matches!(outcome, Outcome::Contended { is_in_doubt: true });
     assert!(resolved.iter().any(gave_up), "{resolved:?}");
@@ -120,7 +121,7 @@ fn a_lease_that_turns_out_to_be_done_as_it_fails_is_not_forgotten() {
     let taken = Amounts::from([(limit(), milli(750))]);
     assert_eq!(ahead.in_doubt(), Some(taken.clone()));
     ahead.enter_lease();
-    let resolved = ahead.queue.take_resolved();
+    let resolved = ahead.queue.drain_resolved();
     let [((), Outcome::Done(done))] = &resolved[..] else { panic!("{resolved:?}") };
     assert_eq!(done.leased, taken);
     assert_eq!(ahead.in_doubt(), None, "its caller knows");
@@ -134,7 +135,7 @@ fn a_lease_that_was_fenced_too_late_is_ambiguous() {
     let before = RequestId::from_bits(7);
     ahead.image.request_ids = vec![before];
     let known = Some(Arc::new(ahead.image.clone()));
-    let known = Known { image: known, as_of: at(T0 + 1), is_authoritative: true };
+    let known = KnownImage { image: known, as_of: at(T0 + 1), is_authoritative: true };
     ahead.queue.learn_if_newer(0, &known);
     ahead.lose_lease();
     ahead.enter_correction(1_000);
@@ -145,10 +146,10 @@ fn a_lease_that_was_fenced_too_late_is_ambiguous() {
         (100..).map(RequestId::from_bits).take(RequestId::REMEMBERED).collect();
     let image = Some(Arc::new(ahead.image.clone()));
     ahead.queue.answered(Answer::Written(vec![image]), at(T0));
-    let resolved = ahead.queue.take_resolved();
+    let resolved = ahead.queue.drain_resolved();
     let is_ambiguous = |(_, outcome): &((), Outcome)| *outcome == Outcome::Ambiguous;
     assert!(resolved.iter().any(is_ambiguous), "{resolved:?}");
-    assert_eq!(ahead.queue.take_counts().ambiguous, 1);
+    assert_eq!(ahead.queue.drain_counts().ambiguous, 1);
 }
 
 /// A lease is written twice, and both answers are lost. The second write is shown when the item may
@@ -158,7 +159,7 @@ fn a_lease_that_was_written_twice_is_done_once_one_write_is_shown() {
     let mut ahead = Ahead::new();
     ahead.image.request_ids = vec![RequestId::from_bits(7)];
     let known = Some(Arc::new(ahead.image.clone()));
-    let known = Known { image: known, as_of: at(T0 + 1), is_authoritative: true };
+    let known = KnownImage { image: known, as_of: at(T0 + 1), is_authoritative: true };
     ahead.queue.learn_if_newer(0, &known);
     ahead.lose_lease();
     // A correction makes the queue give the lost write up, and fails, so nothing is fenced.
@@ -183,7 +184,7 @@ fn a_lease_that_was_written_twice_is_done_once_one_write_is_shown() {
     ahead.next_write();
     ahead.enter_lease();
     ahead.fail(&done);
-    let resolved = ahead.queue.take_resolved();
+    let resolved = ahead.queue.drain_resolved();
     let is_done = |(_, outcome): &((), Outcome)| matches!(outcome, Outcome::Done(done) if !done.leased.is_empty());
     assert!(resolved.iter().any(is_done), "{resolved:?}");
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, Configuration,
-    EpochMillis, Known, LeaseRange, LeaseTerms, Outcome, Purpose, QueueSettings, QueuedRequest,
-    RequestId, Write, WritePlan, WriteQueue,
+    EpochMillis, KnownImage, LeaseRange, LeaseTerms, Outcome, Purpose, QueueSettings,
+    QueuedRequest, RequestId, Write, WritePlan, WriteQueue,
 };
 
 use super::{Accounting, bucket_id, limit, milli};
@@ -75,7 +75,7 @@ impl Process {
         let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = Some(Arc::new(known));
-        queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: false });
+        queue.learn_if_newer(0, &KnownImage { image, as_of: now, is_authoritative: false });
         Self {
             number,
             is_alive: true,
@@ -202,7 +202,7 @@ impl Process {
             RequestId::from_bits(1_000 * (1 + u64::from(self.writes)) + fence + self.number)
         };
         loop {
-            if let Some(((), outcome)) = self.queue.take_resolved().pop() {
+            if let Some(((), outcome)) = self.queue.drain_resolved().pop() {
                 match outcome {
                     Outcome::Done(_) if order.behind.is_some() => {
                         self.phase = order.behind.map_or(Phase::Idle, |b| Phase::Unanswered(*b));

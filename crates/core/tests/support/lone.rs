@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, Configuration, Done,
-    EpochMillis, Known, LeaseTerms, Outcome, Purpose, QueueSettings, QueuedRequest, RequestId,
+    EpochMillis, KnownImage, LeaseTerms, Outcome, Purpose, QueueSettings, QueuedRequest, RequestId,
     WritePlan, WriteQueue,
 };
 
@@ -35,7 +35,7 @@ impl Lone {
         };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = image.cloned().map(Arc::new);
-        queue.learn_if_newer(0, &Known { image, as_of, is_authoritative: true });
+        queue.learn_if_newer(0, &KnownImage { image, as_of, is_authoritative: true });
         Self { queue }
     }
 
@@ -43,7 +43,7 @@ impl Lone {
     pub(crate) fn step(&mut self, item: Option<&CompositeBucket>, now: EpochMillis) -> Step {
         loop {
             let action = self.queue.next(now, &mut || panic!("the request names its write"));
-            if let Some(((), outcome)) = self.queue.take_resolved().pop() {
+            if let Some(((), outcome)) = self.queue.drain_resolved().pop() {
                 assert_eq!(action, Action::Idle, "no other request waits");
                 return Step::Ends(outcome);
             }

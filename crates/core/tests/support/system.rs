@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Answer, BucketDemand, Change, ClaimInterval, CompositeBucket, ContentionEstimate,
-    Known, Outcome, QueueSettings, QueuedRequest, RequestId, StateOnLeave, Write, WritePath,
+    KnownImage, Outcome, QueueSettings, QueuedRequest, RequestId, StateOnLeave, Write, WritePath,
     WriteQueue,
 };
 
@@ -57,7 +57,7 @@ impl Process {
         let mut queue = WriteQueue::new([bucket_id()], policy);
         if let Some(image) = image {
             let (image, as_of) = (image.map(Arc::new), at(T0));
-            queue.learn_if_newer(0, &Known { image, as_of, is_authoritative: false });
+            queue.learn_if_newer(0, &KnownImage { image, as_of, is_authoritative: false });
         }
         Self { clock_ms, configuration: 0, queue, ids: 0, lost: None }
     }
@@ -229,12 +229,12 @@ impl System {
 
     /// Tells callers what became of their requests.
     fn resolve(&mut self, index: usize) -> Checked {
-        let counts = self.processes[index].queue.take_counts();
+        let counts = self.processes[index].queue.drain_counts();
         if counts.ambiguous > 0 {
             // Nobody knows what became of a write: what it took may not be given back.
             self.table.forget_held();
         }
-        for (caller, outcome) in self.processes[index].queue.take_resolved() {
+        for (caller, outcome) in self.processes[index].queue.drain_resolved() {
             let Some(request) = self.callers[caller].request.take() else { continue };
             match outcome {
                 Outcome::Done(done) => {

@@ -8,8 +8,8 @@ use sluicegate_core::{BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRe
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
+use super::deadline_error::{error_at_deadline, in_doubt_if, setup_error};
 use super::lane::Lane;
-use super::request_error::{error_at_deadline, in_doubt_if, setup_error};
 use super::table_call::Resolved;
 use crate::call::{CallContext, new_id};
 use crate::error::{AcquireError, InvalidRequest};
@@ -24,7 +24,7 @@ impl<T: Table> CompositeStore<T> {
         context: &mut CallContext<'_>,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let lane = self.lane(&targets);
-        let done = self.resolve(&lane, &Purpose::Acquire, &mut targets, context).await;
+        let done = self.submit_until_done(&lane, &Purpose::Acquire, &mut targets, context).await;
         done.map(|done| granted(targets, done)).map_err(|(error, _)| error)
     }
 
@@ -32,11 +32,11 @@ impl<T: Table> CompositeStore<T> {
     /// The flag beside an error is true if the outcome can never be known.
     ///
     /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
-    /// under the old id. If that write happened, the queue gives back what it took under the old
-    /// id. The new id keeps that apart from the request that enters now. A lease keeps its id: a
+    /// under the old id. If that write happened, the queue gives its tokens back. It finds them by
+    /// the old id, so the new attempt needs another. A lease keeps its id: a
     /// lost write may carry it. Its errors `Contended` and `Setup` never say if it is in doubt;
     /// `WriteQueue::lease_in_doubt` does.
-    pub(super) async fn resolve(
+    pub(super) async fn submit_until_done(
         &self,
         lane: &Arc<Lane>,
         purpose: &Purpose,

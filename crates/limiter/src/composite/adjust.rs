@@ -13,8 +13,8 @@ use sluicegate_core::{
 };
 
 use super::composite_store::CompositeStore;
+use super::deadline_error::{error_at_deadline, setup_error};
 use super::once::MarkedCalls;
-use super::request_error::{error_at_deadline, setup_error};
 use super::table_call::{Calls, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;

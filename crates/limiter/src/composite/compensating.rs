@@ -1,7 +1,8 @@
 //! Writes a child's and its parent's bucket concurrently ([`CascadeMode::Compensating`]).
 //!
 //! Only tokens that are known to have been taken are given back. If an answer was lost, or if the
-//! process ends too early, tokens may stay taken from one bucket: the restrictive direction.
+//! process ends too early, tokens may stay taken from one bucket, so that too
+//! little is granted there.
 //!
 //! [`CascadeMode::Compensating`]: super::CascadeMode::Compensating
 

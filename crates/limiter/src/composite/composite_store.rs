@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use quick_cache::sync::Cache;
 use serde_dynamo::Item;
 use sluicegate_core::keys::ItemKey;
-use sluicegate_core::{BucketId, CompositeBucket, Known, QueueSettings, evaluate};
+use sluicegate_core::{BucketId, CompositeBucket, KnownImage, QueueSettings, evaluate};
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
@@ -70,7 +70,11 @@ impl<T: Table> CompositeStore<T> {
         let found = self.read(&keys, Consistency::Strong, context).await?;
         let image = image(bucket, found.items.first().and_then(Option::as_ref))?;
         let (as_of, is_authoritative) = (context.now(), true);
-        known_bucket.newest.learn_if_newer(Known { image: image.clone(), as_of, is_authoritative });
+        known_bucket.newest.learn_if_newer(KnownImage {
+            image: image.clone(),
+            as_of,
+            is_authoritative,
+        });
         Ok(image)
     }
 

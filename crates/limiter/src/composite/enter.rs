@@ -36,7 +36,7 @@ impl Lane {
             let waiter = LaneWaiter { sender, cost: Cost::default() };
             state.queue.enter(request(), waiter, clock.now());
             let replies = state.replies;
-            self.hand_out_results(&mut state, calls);
+            self.deliver_outcomes(&mut state, calls);
             replies
         };
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
@@ -96,10 +96,10 @@ impl Lane {
         let state = self.lock();
         // In a pause no call is in flight, so the table is not silent.
         let is_silent = has_call_in_flight && state.replies == replies_before;
-        // If the table is silent, an error that it answered earlier is out of date. `Unreachable`
+        // If the table is silent, an error that it answered earlier is out of date. `Unconfirmed`
         // is kept, because it says that there was no answer.
         let is_news = |error: &Arc<TableError>| {
-            !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
+            !is_silent || matches!(error.as_ref(), TableError::Unconfirmed(_))
         };
         let table_error = state.table_error.clone().filter(is_news);
         Err(LeftUnresolved { is_in_doubt, cost, table_error, is_silent })

@@ -116,8 +116,8 @@ impl Lane {
     }
 
     /// Hands over the counts of the queue, and sends the callers the outcomes of their requests.
-    pub(super) fn hand_out_results(&self, state: &mut LaneState, calls: &dyn Calls) {
-        let counts = state.queue.take_counts();
+    pub(super) fn deliver_outcomes(&self, state: &mut LaneState, calls: &dyn Calls) {
+        let counts = state.queue.drain_counts();
         if counts != Counts::default() {
             calls.count(counts, &self.buckets);
         }
@@ -126,7 +126,7 @@ impl Lane {
 
     /// Sends each caller the outcome of its request.
     pub(super) fn send_resolved(state: &mut LaneState) {
-        for (LaneWaiter { sender, cost }, outcome) in state.queue.take_resolved() {
+        for (LaneWaiter { sender, cost }, outcome) in state.queue.drain_resolved() {
             let table_error = state.table_error.clone();
             // A caller that has just left gets no outcome.
             drop(sender.send(Resolved { outcome, cost, table_error }));
@@ -134,8 +134,8 @@ impl Lane {
     }
 
     /// Takes in an answer to the leader of this term; false, and nothing changes, if that leader no
-    /// longer leads. Without a clock, the answer counts as of the time at which its call was sent.
-    pub(super) fn take_reply(
+    /// longer leads. Without a clock, the time of the last event stands for that of the answer.
+    pub(super) fn apply_reply(
         &self,
         state: &mut LaneState,
         term: u64,

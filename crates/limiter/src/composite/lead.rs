@@ -123,10 +123,10 @@ impl Leader<'_> {
                 };
                 let mut state = self.lane.lock();
                 let reply = (reply, self.sent_at.elapsed());
-                if !self.lane.take_reply(&mut state, self.term, reply, Some(clock)) {
+                if !self.lane.apply_reply(&mut state, self.term, reply, Some(clock)) {
                     return true;
                 }
-                self.lane.hand_out_results(&mut state, calls);
+                self.lane.deliver_outcomes(&mut state, calls);
                 must_yield = state.had_several_waiters;
                 continue;
             }
@@ -144,7 +144,7 @@ impl Leader<'_> {
                 self.lane.adopt_images(state);
                 state.last_event_at = clock.now();
                 let action = state.queue.next(state.last_event_at, &mut new_id);
-                self.lane.hand_out_results(state, calls);
+                self.lane.deliver_outcomes(state, calls);
                 let due_at = Instant::now() + state.answer_time + LATE_MAX;
                 state.leader_due_at = Some(due_at);
                 match action {
@@ -197,7 +197,7 @@ impl Leader<'_> {
         self.pending_call = None;
         let reply = (reply.unwrap_or_else(|_| silence()), self.sent_at.elapsed());
         let mut state = self.lane.lock();
-        self.lane.take_reply(&mut state, self.term, reply, None);
+        self.lane.apply_reply(&mut state, self.term, reply, None);
         // Another caller may have entered meanwhile.
         Lane::send_resolved(&mut state);
         drop(state);
@@ -235,7 +235,7 @@ impl Drop for Leader<'_> {
 }
 
 fn silence() -> TableReply {
-    TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
+    TableReply::of_error(TableError::Unconfirmed("the table did not answer in time".into()))
 }
 
 /// A random pause. Its upper bound doubles with each pause in a row, up to a maximum;

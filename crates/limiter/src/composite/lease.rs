@@ -87,7 +87,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 known_bucket,
             };
             let purpose = Purpose::Lease(Arc::new(terms));
-            let result = self.resolve(&lane, &purpose, &mut [target], &mut context).await;
+            let result = self.submit_until_done(&lane, &purpose, &mut [target], &mut context).await;
             let CallContext { id, cost, .. } = context;
             match result {
                 Ok(sluicegate_core::Done { leased, images, path, .. }) => {

@@ -1,23 +1,22 @@
-//! The newest answer on one bucket that any task of this process received.
+//! The newest image of one bucket that this process has, from an answer or computed from a write.
 
 use std::sync::Mutex;
 
-use sluicegate_core::Known;
+use sluicegate_core::KnownImage;
 
 use crate::lock::lock;
 
-/// The newest knowledge of a bucket, for all of its lanes.
+/// The newest image of a bucket, for all of its lanes.
 #[derive(Debug, Default)]
-pub(super) struct NewestImage(Mutex<Option<Known>>);
+pub(super) struct NewestImage(Mutex<Option<KnownImage>>);
 
 impl NewestImage {
-    pub(super) fn known(&self) -> Option<Known> {
+    pub(super) fn known(&self) -> Option<KnownImage> {
         lock(&self.0).clone()
     }
 
-    /// Remembers an answer, unless an answer with a newer claim is known: answers may come out of
-    /// order.
-    pub(super) fn learn_if_newer(&self, new: Known) {
+    /// Remembers an image, unless one with a newer claim is known: answers may come out of order.
+    pub(super) fn learn_if_newer(&self, new: KnownImage) {
         let mut known = lock(&self.0);
         if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
             *known = Some(new);

@@ -30,7 +30,7 @@ impl TableReply {
     pub(super) fn of_error(table_error: TableError) -> Self {
         let answer = match table_error {
             TableError::Conflict | TableError::Throttled(_) => Answer::Busy,
-            TableError::Unreachable(_) => Answer::Lost,
+            TableError::Unconfirmed(_) => Answer::Lost,
             TableError::Setup(_) => Answer::TableUnusable,
         };
         Self { answer, write_units: 0.0, read_units: 0.0, table_error: Some(table_error) }

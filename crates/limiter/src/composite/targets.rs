@@ -10,8 +10,8 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EntityRecord, EpochMillis, Known,
-    Rules,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EntityRecord, EpochMillis,
+    KnownImage, Rules,
 };
 
 use super::bucket_request::BucketRequest;
@@ -125,7 +125,7 @@ impl<T: Table> CompositeStore<T> {
             }
         }
         let configuration = remembered
-            .unwrap_or_else(|| resolve_and_remember(&known_bucket, wanted.explicit, levels));
+            .unwrap_or_else(|| merge_and_remember(&known_bucket, wanted.explicit, levels));
         let target =
             BucketRequest { bucket, amounts: amounts.clone(), configuration, known_bucket };
         Ok((target, record))
@@ -174,7 +174,11 @@ impl<T: Table> CompositeStore<T> {
             if matches!(key, ItemKey::Bucket(..)) {
                 let image = image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
-                known_bucket.newest.learn_if_newer(Known { image, as_of: now, is_authoritative });
+                known_bucket.newest.learn_if_newer(KnownImage {
+                    image,
+                    as_of: now,
+                    is_authoritative,
+                });
             } else {
                 learned.extend(self.directory.learn(key, item.as_ref(), consistency, now)?);
             }
@@ -201,7 +205,7 @@ impl<T: Table> CompositeStore<T> {
         let _turn = self.directory.refreshes.try_acquire().ok()?;
         let levels = self.directory.levels(bucket, context.now());
         if levels.are_known() {
-            let known = resolve_and_remember(known_bucket, &configuration.explicit, Some(levels));
+            let known = merge_and_remember(known_bucket, &configuration.explicit, Some(levels));
             if !known.is_behind(image) {
                 return Some(known);
             }
@@ -227,7 +231,7 @@ impl<T: Table> CompositeStore<T> {
                 levels.learn(&scope, answer);
             }
         }
-        let known = resolve_and_remember(known_bucket, &configuration.explicit, Some(levels));
+        let known = merge_and_remember(known_bucket, &configuration.explicit, Some(levels));
         if !known.is_behind(image) {
             return Some(known);
         }
@@ -254,17 +258,14 @@ impl<T: Table> CompositeStore<T> {
                 levels.learn(&scope, answer);
             }
         }
-        target.configuration = resolve_and_remember(
-            &target.known_bucket,
-            &target.configuration.explicit,
-            Some(levels),
-        );
+        target.configuration =
+            merge_and_remember(&target.known_bucket, &target.configuration.explicit, Some(levels));
         Ok(())
     }
 }
 
 /// Puts the limits of all levels together, and remembers the result for the bucket.
-fn resolve_and_remember(
+fn merge_and_remember(
     known_bucket: &KnownBucket,
     explicit: &Arc<Rules>,
     levels: Option<Levels>,

@@ -18,7 +18,7 @@ use crate::lock::lock;
 use crate::memory::MemoryTable;
 use crate::store::{BucketGrant, Store as _};
 use crate::table::{ReadItems, TableError, TransactError, WriteError, Written};
-use sluicegate_core::Known;
+use sluicegate_core::KnownImage;
 
 /// Buckets in memory. Every entity is a child of its own team, and has limits of its own.
 #[derive(Default)]
@@ -163,7 +163,7 @@ async fn nothing_is_read_for_a_request_without_time() {
     let mut ahead = part.image.as_deref().unwrap().clone();
     ahead.config_stamp = ConfigStamp::Versions(LevelVersions([0, 2, 0, 0]));
     let (image, as_of) = (Some(Arc::new(ahead)), EpochMillis::new(1_769_608_800_000).unwrap());
-    store.known_bucket(&part.bucket).newest.learn_if_newer(Known {
+    store.known_bucket(&part.bucket).newest.learn_if_newer(KnownImage {
         image,
         as_of,
         is_authoritative: true,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::*;
 use sluicegate_core::{
     Acquire, Action, Amounts, BucketDemand, BucketId, ClaimInterval, CompositeBucket,
-    Configuration, Decision, EntityId, EpochMillis, Known, LIMITS_MAX, LevelVersions, Millitokens,
-    Purpose, QueueSettings, QueuedRequest, RefillHint, Resource, Rules, StoredRules, WriteQueue,
-    decide, extend,
+    Configuration, Decision, EntityId, EpochMillis, KnownImage, LIMITS_MAX, LevelVersions,
+    Millitokens, Purpose, QueueSettings, QueuedRequest, RefillHint, Resource, Rules, StoredRules,
+    WriteQueue, decide, extend,
 };
 
 use crate::Limit;
@@ -99,7 +99,7 @@ impl BucketHistory {
         let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([self.bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
-        queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: true });
+        queue.learn_if_newer(0, &KnownImage { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(self.configuration.clone());
         let buckets = vec![BucketDemand { amounts: amounts.clone(), configuration }];
         let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);

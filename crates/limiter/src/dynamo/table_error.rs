@@ -15,7 +15,7 @@ pub(crate) struct EmptyAnswer;
 
 impl From<EmptyAnswer> for TableError {
     fn from(empty: EmptyAnswer) -> Self {
-        Self::Unreachable(empty.into())
+        Self::Unconfirmed(empty.into())
     }
 }
 
@@ -34,7 +34,7 @@ where
         Some(class) => of_class(table, class, error.into()),
         // There are no credentials or no region: a repetition fails too.
         None if is_of_caller(&error) => SetupError::Rejected(error.into()).into(),
-        None => TableError::Unreachable(error.into()),
+        None => TableError::Unconfirmed(error.into()),
     }
 }
 
@@ -69,6 +69,6 @@ fn of_class(table: &str, class: ErrorClass, source: BoxError) -> TableError {
         ErrorClass::NoTable => SetupError::NoTable(table.to_owned()).into(),
         ErrorClass::Denied => SetupError::Denied(source).into(),
         ErrorClass::Invalid | ErrorClass::Rejected => SetupError::Rejected(source).into(),
-        ErrorClass::StoreFailed => TableError::Unreachable(StoreFailure(source).into()),
+        ErrorClass::StoreFailed => TableError::Unconfirmed(StoreFailure(source).into()),
     }
 }

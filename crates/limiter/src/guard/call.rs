@@ -52,11 +52,12 @@ impl Guard {
             }
             let not_asked_error = self.health.not_asked_error();
             let cause = Cause::NotAsked { since: not_asked_error.since };
-            return self.degrade(request, cause, || not_asked_error.into());
+            return self.decide_without_store(request, cause, || not_asked_error.into());
         };
         let (begin, answers) = (Instant::now(), self.store.leasing_answers());
         let result = self.watch_call(&pass, request.deadline, acquire()).await;
         match &result {
+            // Held tokens say nothing about the store, unless it answered leasing meanwhile.
             Ok(grant) if grant.is_held() && self.store.leasing_answers() == answers => drop(pass),
             result => {
                 metered::answered("acquire", begin.elapsed());
@@ -73,11 +74,11 @@ impl Guard {
             Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };
                 let cause = Cause::Unanswered(described(&source).into());
-                self.degrade(request, cause, || source)
+                self.decide_without_store(request, cause, || source)
             }
-            // The store answers, but the request is in doubt (`composite/request_error.rs`).
-            // A bare `Contended` tells callers already that tokens may be taken. Other inner errors
-            // do not, so they stay wrapped.
+            // The store answers, but the request is in doubt (`composite/deadline_error.rs`). The
+            // documentation of `Contended` tells programs that tokens may be taken, so it is
+            // unwrapped. That of other errors does not, so they stay inside `Unavailable`.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
@@ -161,13 +162,13 @@ impl Guard {
             tracing::warn!(
                 error = described(source),
                 ?policy,
-                "the store is unavailable: no call waits for it until it answers a probe"
+                "the store is unavailable: calls are decided without it until it answers a probe"
             );
             self.start_recovery();
         }
     }
 
-    fn degrade(
+    fn decide_without_store(
         self: &Arc<Self>,
         request: &Request,
         cause: Cause,

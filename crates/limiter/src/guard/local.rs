@@ -15,7 +15,7 @@ use sluicegate_core::{
     RequestId, Rules,
 };
 
-use super::local_bucket::{LastSeen, LocalBucket, LocalRequest, has_rules};
+use super::local_bucket::{LastSeen, LocalBucket, LocalTarget, has_rules};
 use super::pending_debits::PendingDebits;
 use crate::call::new_id;
 use crate::counters::Counters;
@@ -131,7 +131,7 @@ impl Local {
         let mut parts = Vec::with_capacity(targets.len());
         for ((target, image), slot) in targets.into_iter().zip(taken).zip(&mut buckets) {
             **slot = Some(target.own(image.clone()));
-            let LocalRequest { bucket, amounts, configuration, .. } = target;
+            let LocalTarget { bucket, amounts, configuration, .. } = target;
             self.pending_debits.add(&bucket, &amounts, &configuration, counters);
             parts.push(BucketGrant { bucket, amounts, image: Some(image), configuration });
         }
@@ -202,7 +202,7 @@ impl Local {
         slot
     }
 
-    fn targets(&self, request: &Request) -> Vec<LocalRequest> {
+    fn targets(&self, request: &Request) -> Vec<LocalTarget> {
         let bucket = |entity: &EntityId| BucketId {
             entity: entity.clone(),
             resource: request.resource.clone(),
@@ -227,7 +227,7 @@ impl Local {
     }
 
     /// Limits in the request win over those that the store reported.
-    fn target(&self, bucket: BucketId, explicit: &Arc<Rules>, amounts: &Amounts) -> LocalRequest {
+    fn target(&self, bucket: BucketId, explicit: &Arc<Rules>, amounts: &Amounts) -> LocalTarget {
         let seen = self.seen.get(&bucket);
         let configuration = match &seen {
             None => Arc::new(Configuration::explicit(explicit.clone())),
@@ -242,7 +242,7 @@ impl Local {
                 }
             }
         };
-        LocalRequest { bucket, amounts: amounts.clone(), configuration, seen }
+        LocalTarget { bucket, amounts: amounts.clone(), configuration, seen }
     }
 
     /// The newest image: that of `own` if no grant and no debit was noted since, or else the one of
@@ -250,7 +250,7 @@ impl Local {
     fn image(
         &self,
         own: Option<&LocalBucket>,
-        target: &LocalRequest,
+        target: &LocalTarget,
         now: EpochMillis,
     ) -> Option<Arc<CompositeBucket>> {
         if let Some(own) = own.filter(|own| own.is_newest(target.seen.as_ref())) {
@@ -280,7 +280,7 @@ fn debited(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> Comp
 
 /// Refuses a request, and brings the buckets to the limits of the request.
 fn refuse(
-    targets: &[LocalRequest],
+    targets: &[LocalTarget],
     images: &[Option<Arc<CompositeBucket>>],
     buckets: &mut [MutexGuard<'_, Option<LocalBucket>>],
     now: EpochMillis,

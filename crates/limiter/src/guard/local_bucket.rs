@@ -40,7 +40,7 @@ pub(super) struct LocalBucket {
 }
 
 /// One bucket of a request.
-pub(super) struct LocalRequest {
+pub(super) struct LocalTarget {
     pub(super) bucket: BucketId,
     pub(super) amounts: Amounts,
     pub(super) configuration: Arc<Configuration>,
@@ -65,7 +65,7 @@ impl LocalBucket {
     }
 }
 
-impl LocalRequest {
+impl LocalTarget {
     /// The bucket of this process with this image.
     pub(super) fn own(&self, image: Arc<CompositeBucket>) -> LocalBucket {
         LocalBucket {

@@ -24,7 +24,7 @@ pub(super) fn of(error: RedisError) -> TableError {
         }
         ErrorKind::Server(_) | ErrorKind::Extension => of_code(error),
         ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => {
-            TableError::Unreachable(error.into())
+            TableError::Unconfirmed(error.into())
         }
         _ => SetupError::Rejected(error.into()).into(),
     }
@@ -78,7 +78,7 @@ pub(super) fn broken(bucket: &str, attribute: &str, expected: &'static str) -> T
 }
 
 fn failed(error: RedisError) -> TableError {
-    TableError::Unreachable(StoreFailure(error.into()).into())
+    TableError::Unconfirmed(StoreFailure(error.into()).into())
 }
 
 /// True if the server is a replica, which serves no request.
@@ -94,7 +94,7 @@ pub(super) fn odd(answer: BoxError) -> TableError {
 
 /// True if a call that ended with this error may have been done nevertheless.
 pub(super) fn leaves_in_doubt(table_error: &TableError) -> bool {
-    let TableError::Unreachable(source) = table_error else { return false };
+    let TableError::Unconfirmed(source) = table_error else { return false };
     // A script that answers with an error has written nothing.
     !source.is::<StoreFailure>()
         && source.downcast_ref::<RedisError>().is_none_or(|error| !error.is_connection_refusal())
@@ -109,7 +109,7 @@ mod tests {
         for code in ["MISCONF", "NOREPLICAS", "OOM", "READONLY"] {
             let table_error = of(make_extension_error(code.to_owned(), Some("why".to_owned())));
             assert!(!leaves_in_doubt(&table_error), "{table_error:?}");
-            let TableError::Unreachable(source) = table_error else {
+            let TableError::Unconfirmed(source) = table_error else {
                 panic!("{code}: {table_error:?}")
             };
             assert!(source.is::<StoreFailure>(), "{source:?}");
@@ -127,7 +127,7 @@ mod tests {
         let wrapped = "Error running script (call to f_30c1): @user_script:226: ";
         for error in ["@user_script: 226: -READONLY You can't write", "NOREPLICAS Not enough"] {
             assert!(
-                matches!(said(&format!("{wrapped}{error}")), TableError::Unreachable(_)),
+                matches!(said(&format!("{wrapped}{error}")), TableError::Unconfirmed(_)),
                 "{error}"
             );
         }

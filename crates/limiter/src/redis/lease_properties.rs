@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_core::{
-    Action, Answer, BucketDemand, ClaimInterval, Known, LeaseTerms, LimitStatus, Outcome, Purpose,
-    QueueSettings, QueuedRequest, WriteQueue,
+    Action, Answer, BucketDemand, ClaimInterval, KnownImage, LeaseTerms, LimitStatus, Outcome,
+    Purpose, QueueSettings, QueuedRequest, WriteQueue,
 };
 
 use super::*;
@@ -106,7 +106,7 @@ impl ComparedLease<'_> {
         };
         let mut queue = WriteQueue::new([bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
-        queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: true });
+        queue.learn_if_newer(0, &KnownImage { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(configuration.clone());
         let buckets = vec![BucketDemand { amounts, configuration }];
         queue.enter(
@@ -116,7 +116,7 @@ impl ComparedLease<'_> {
         );
         loop {
             let action = queue.next(now, &mut new_id);
-            if let Some(((), outcome)) = queue.take_resolved().pop() {
+            if let Some(((), outcome)) = queue.drain_resolved().pop() {
                 return outcome;
             }
             let answer = match action {

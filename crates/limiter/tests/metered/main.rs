@@ -29,7 +29,7 @@ struct Silenced {
 impl Silenced {
     fn check(&self) -> Result<(), TableError> {
         match self.is_silent.load(Ordering::Relaxed) {
-            true => Err(TableError::Unreachable("silence".into())),
+            true => Err(TableError::Unconfirmed("silence".into())),
             false => Ok(()),
         }
     }

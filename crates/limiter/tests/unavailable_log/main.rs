@@ -27,7 +27,7 @@ impl Switched {
 
     fn check(&self) -> Result<&MemoryTable, TableError> {
         match self.0.1.load(Ordering::Relaxed) {
-            true => Err(TableError::Unreachable("the cable is cut".into())),
+            true => Err(TableError::Unconfirmed("the cable is cut".into())),
             false => Ok(&self.0.0),
         }
     }

@@ -7,31 +7,31 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 
 /// A write that may have happened, or may still.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct UnackedWrite {
+pub(super) struct AbandonedWrite {
     pub(super) id: RequestId,
     /// The ids in the newest known image of bucket 0 when the write was sent, or when it last
     /// counted as ambiguous. The first bucket of a queue stands for all, because every write of the
     /// queue puts its id into each of them.
     pub(super) ids_before: Vec<RequestId>,
-    pub(super) requests: Vec<UnackedRequest>,
+    pub(super) requests: Vec<AbandonedRequest>,
 }
 
 /// A request of such a write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct UnackedRequest {
+pub(super) struct AbandonedRequest {
     pub(super) id: RequestId,
     pub(super) purpose: Purpose,
     pub(super) buckets: Vec<BucketDemand>,
     pub(super) leased: Amounts,
 }
 
-impl UnackedWrite {
+impl AbandonedWrite {
     pub(super) fn new<W>(
         id: &RequestId,
         members: &[Member<W>],
         ids_before: Vec<RequestId>,
     ) -> Self {
-        let request = |member: &Member<W>| UnackedRequest {
+        let request = |member: &Member<W>| AbandonedRequest {
             id: member.request.id.clone(),
             purpose: member.request.purpose.clone(),
             buckets: member.request.buckets.clone(),
@@ -45,7 +45,7 @@ impl UnackedWrite {
     }
 }
 
-impl UnackedRequest {
+impl AbandonedRequest {
     pub(super) fn is(&self, other: &QueuedRequest) -> bool {
         // A lease may enter again with other terms, for example only to settle.
         let is_lease = |purpose: &Purpose| matches!(purpose, Purpose::Lease(_));
@@ -62,8 +62,8 @@ impl UnackedRequest {
 
 /// True if the image can no longer tell whether a lost write happened. Either there is no item, or
 /// the item's list of ids is full and has none of `ids_before`, the ids from before the write: then
-/// `id` may have come and gone. `id` itself does not count: a repetition may have put it there,
-/// whatever the first attempt did.
+/// `id` may have come and gone. That the list has `id` now proves nothing about the first attempt: a
+/// repetition may have put it there.
 pub(super) fn image_cannot_tell(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

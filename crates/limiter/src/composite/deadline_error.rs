@@ -2,9 +2,9 @@
 //! several requests, each gets a copy. The meaning of an error between the store and the guard:
 //!
 //! * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
-//! * `Unavailable` with one of these inside: tokens may have been taken, but the store answers, so
-//!   this is no outage. `Guard::take_with` unwraps `Contended`, so the program that gets
-//!   `Contended` cannot tell if tokens were taken.
+//! * `Unavailable` with one of these inside: the request is in doubt, but the store answers, so
+//!   this is no outage. `Guard::take_with` unwraps `Contended`, whose documentation tells programs
+//!   that tokens may be taken. That of `Setup` does not, so it stays inside.
 //! * any other `Unavailable`: an outage.
 
 use super::table_call::LeftUnresolved;
@@ -22,7 +22,7 @@ pub(super) fn error_at_deadline(
     context.cost += cost;
     let contended = AcquireError::Contended { attempts: context.cost.attempts };
     match table_error.as_deref() {
-        Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(copy_of(cause)),
+        Some(TableError::Unconfirmed(cause)) => AcquireError::Unavailable(copy_of(cause)),
         Some(_) => in_doubt_if(is_in_doubt, contended),
         None if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())
