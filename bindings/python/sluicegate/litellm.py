@@ -254,6 +254,10 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         names = [name for name in (kwargs.get("model"), getattr(response_obj, "model", None)) if name]
         provider = kwargs.get("custom_llm_provider")
         named = [f"{provider}/{name}" for name in names if provider] + names
+        # A deployment that has prices of its own comes first: they may be zero.
+        deployment = (kwargs.get("standard_logging_object") or {}).get("model_id")
+        if deployment in reservation.models[:-1]:
+            named.insert(0, deployment)
         amounts: Amounts = {}
         # LiteLLM knows what its price list does not say: audio, long contexts, a deployment's own prices.
         is_charged = (

@@ -435,6 +435,24 @@ def test_the_prices_of_a_deployment_are_its_own(monkeypatch: pytest.MonkeyPatch)
     assert left() == [Decimal("0.8")]
 
 
+def test_a_deployment_that_costs_nothing_is_charged_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sluicegate.litellm
+    from litellm.router import Router
+    from litellm.proxy import proxy_server
+
+    monkeypatch.setattr(sluicegate.litellm, "PRICES_S", 0)
+    price = {"input_cost_per_token": 0, "output_cost_per_token": 0}
+    deployment = {"model": "openai/gpt-4o", "api_key": "x", **price}
+    model = {"model_name": "own", "litellm_params": deployment, "model_info": {"id": "own-1"}}
+    monkeypatch.setattr(proxy_server, "llm_router", Router(model_list=[model]))
+    callback, left = budget(["usd=1/never", "tpm=1000/never"])
+    data = {"model": "own", "litellm_call_id": "1", "max_tokens": 100}
+    event = usage(200, 300) | {"model": "gpt-4o", "custom_llm_provider": "openai", "response_cost": 0.0}
+    event["standard_logging_object"]["model_id"] = "own-1"
+    answered(callback, data, **event)
+    assert left() == [Decimal(500), Decimal(1)]
+
+
 @pytest.mark.parametrize(
     "answer",
     [
