@@ -169,7 +169,13 @@ async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
                 let amount = group.amounts.of(limit);
                 state.count_new_limit(entity, resource, group.limits.clone(), limit, amount).await
             });
-            try_join_all(counted).await.map(drop).map_err(|error| failed(&error))
+            match try_join_all(counted).await {
+                Err(AcquireError::Unavailable(error)) if state.decides_alone => {
+                    tracing::warn!(%error, "consumption was not counted");
+                    Ok(())
+                }
+                counted => counted.map(drop).map_err(|error| failed(&error)),
+            }
         }
         Err(AdjustError::InvalidRequest(invalid)) => Err(failed(&invalid.into())),
         Err(AdjustError::Setup(setup)) => Err(failed(&setup.into())),
