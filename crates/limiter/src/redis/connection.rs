@@ -1,8 +1,6 @@
 //! The connection: one to a server, shared by many calls, or one to a cluster.
 
 use std::sync::Mutex;
-#[cfg(feature = "redis-cluster")]
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig};
@@ -31,14 +29,14 @@ const REDIRECTS_MAX: u32 = 4;
 /// The target of calls. The first call makes the connection, because only a call is sure to be in a
 /// runtime.
 pub(super) enum Connection {
-    Server(Client, Mutex<Option<Made>>),
+    Server(Client, Mutex<Option<Made<ConnectionManager>>>),
     #[cfg(feature = "redis-cluster")]
-    Cluster(Box<ClusterClient>, OnceLock<ClusterConnection>),
+    Cluster(Box<ClusterClient>, Mutex<Option<Made<ClusterConnection>>>),
 }
 
-/// A connection to a server, and the time at which it was made.
-pub(super) struct Made {
-    manager: ConnectionManager,
+/// A connection, and the time at which it was made.
+pub(super) struct Made<C> {
+    connection: C,
     at: Instant,
 }
 
@@ -59,7 +57,7 @@ impl Connection {
             .retries(REDIRECTS_MAX)
             .tcp_settings(without_delay(TcpSettings::default()))
             .build()?;
-        Ok(Self::Cluster(Box::new(client), OnceLock::new()))
+        Ok(Self::Cluster(Box::new(client), Mutex::default()))
     }
 
     pub(super) const fn is_cluster(&self) -> bool {
@@ -73,7 +71,7 @@ impl Connection {
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
         let answer = match self {
             Self::Server(client, made) => {
-                let mut server = manager(client, made)?;
+                let mut server = connected(made, || manager(client))?;
                 let answer = server.req_packed_command(command).await;
                 if is_over(&answer) {
                     forget(made);
@@ -83,8 +81,13 @@ impl Connection {
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(client, made) => {
                 let pending =
-                    || client.get_pending_async_connection_with_config(Default::default());
-                made.get_or_init(pending).clone().req_packed_command(command).await
+                    || Ok(client.get_pending_async_connection_with_config(Default::default()));
+                let answer = connected(made, pending)?.req_packed_command(command).await;
+                // It connects to the nodes again by itself, but not once its runtime has ended.
+                if answer.as_ref().is_err_and(RedisError::is_connection_dropped) {
+                    forget(made);
+                }
+                answer
             }
         };
         match answer? {
@@ -95,19 +98,26 @@ impl Connection {
 }
 
 /// The connection. The first call makes it.
-fn manager(client: &Client, made: &Mutex<Option<Made>>) -> Result<ConnectionManager, RedisError> {
+fn connected<C: Clone>(
+    made: &Mutex<Option<Made<C>>>,
+    make: impl FnOnce() -> Result<C, RedisError>,
+) -> Result<C, RedisError> {
     let mut made = lock(made);
     if let Some(made) = made.as_ref() {
-        return Ok(made.manager.clone());
+        return Ok(made.connection.clone());
     }
+    let new = Made { connection: make()?, at: Instant::now() };
+    Ok(made.insert(new).connection.clone())
+}
+
+fn manager(client: &Client) -> Result<ConnectionManager, RedisError> {
     let config = ConnectionManagerConfig::new()
         .set_min_delay(RECONNECT_MIN)
         .set_max_delay(RECONNECT_MAX)
         .set_pipeline_buffer_size(QUEUE)
         // Every call has a deadline of its own.
         .set_response_timeout(None);
-    let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
-    Ok(made.insert(Made { manager, at: Instant::now() }).manager.clone())
+    ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
 /// True if no later call on the connection can be answered otherwise. The manager connects again only
@@ -125,7 +135,7 @@ fn is_over(answer: &Result<Value, RedisError>) -> bool {
 
 /// Forgets the connection, so that the next call makes another one; not more often than a manager
 /// connects.
-fn forget(made: &Mutex<Option<Made>>) {
+fn forget<C>(made: &Mutex<Option<Made<C>>>) {
     let mut made = lock(made);
     if made.as_ref().is_some_and(|made| made.at.elapsed() >= RECONNECT_MAX) {
         *made = None;

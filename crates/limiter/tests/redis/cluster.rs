@@ -52,3 +52,21 @@ async fn a_child_and_its_parent_are_taken_from_together() {
     assert_eq!(keys.iter().sum::<i64>(), 24);
     assert!(keys.iter().all(|count| *count > 0), "every node has some: {keys:?}");
 }
+
+/// The connections to the nodes end with the runtime that made them.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_cluster_is_asked_again_in_another_runtime() {
+    let cluster = RedisCluster::start().await;
+    let limiter = on(RedisStore::cluster(cluster.urls()).unwrap(), &TestClock::at(at(T0)));
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits()).no_cascade();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(ask().into_future()).unwrap();
+        });
+        first.join().unwrap();
+    });
+    ask().await.unwrap();
+    assert_eq!(limiter.peek("u", "r").await.unwrap()[0].available.get(), 8_000);
+}
