@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::Millitokens;
+use sluicegate_core::{CompositeBucket, LimitName, Millitokens};
 
 use super::RedisStore;
 use super::range::check_amounts;
@@ -42,16 +42,20 @@ impl RedisStore {
         });
         let mut reply = match reply.await {
             Ok(reply) => reply,
-            // Tokens may have been given back: the caller must not try again.
-            Err(failure) if failure.in_doubt && gives_back && mark.is_none() => {
-                self.counters.ambiguous.increment();
-                return Err(AdjustError::Ambiguous(failure.error.into()));
+            Err(failure) => {
+                let error = AdjustError::of_call(failure.error);
+                return Err(match error {
+                    error if !failure.in_doubt => error,
+                    // Tokens may have been given back: the caller must not try again.
+                    error if gives_back && mark.is_none() => {
+                        self.counters.ambiguous.increment();
+                        AdjustError::Ambiguous(error.into())
+                    }
+                    AdjustError::Unavailable(_) => error,
+                    // The server answers, but an earlier attempt is in doubt.
+                    answer => AdjustError::Unavailable(answer.into()),
+                });
             }
-            // After any other error, nothing was done.
-            Err(failure) if failure.in_doubt => {
-                return Err(AdjustError::Unavailable(failure.error.into()));
-            }
-            Err(failure) => return Err(AdjustError::of_call(failure.error)),
         };
         let mut read = || {
             if reply.is_usual() {
@@ -62,11 +66,20 @@ impl RedisStore {
             let image = reply.bucket(bucket)?;
             Ok((Some((status, header)), image, reply.limits()?))
         };
-        let (unusual, image, dropped) =
+        let (unusual, image, mut dropped) =
             read().map_err(|table_error| AdjustError::of_call(context.fail_with(table_error)))?;
         let mut already_made = false;
         if let Some((status, header)) = unusual {
-            already_made = mark.is_some() && status == Status::AlreadyApplied;
+            if status == Status::AlreadyApplied {
+                already_made = mark.is_some();
+                // The answer to the attempt that was made named the limits that the bucket lacked.
+                let is_missing = |(limit, amount): &(&LimitName, &Millitokens)| {
+                    let lacks = |image: &CompositeBucket| !image.limits.contains_key(*limit);
+                    **amount != Millitokens::ZERO && image.as_ref().is_some_and(lacks)
+                };
+                let missing = amounts.iter().filter(is_missing);
+                dropped = missing.map(|(limit, _)| limit.clone()).collect();
+            }
             self.count_warnings(header);
             if status == Status::Ambiguous {
                 return Err(AdjustError::Ambiguous(

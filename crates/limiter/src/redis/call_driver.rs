@@ -197,7 +197,7 @@ impl CallDriver {
             });
             let decision = match reply.await {
                 Ok(reply) => store.decision(reply, targets),
-                Err(failure) => Err(Failure::Error(failure.error)),
+                Err(failure) => Err(Failure::Error(failure.into_error())),
             };
             let error = match decision {
                 Ok(Decision::Granted(images, path)) => {

@@ -172,7 +172,10 @@ impl RedisStore {
             Ok(reply) => {
                 (self.read_lease(lease, reply, &target, &named), context.cost.attempts > 1)
             }
-            Err(failure) => (Err(Failure::Error(failure.error)), failure.in_doubt),
+            Err(failure) => {
+                let in_doubt = failure.in_doubt;
+                (Err(Failure::Error(failure.into_error())), in_doubt)
+            }
         };
         let (id, attempts) = (context.id.clone(), context.cost.attempts);
         let (error, effect) = match result {

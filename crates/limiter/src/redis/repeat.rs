@@ -16,6 +16,18 @@ pub(super) struct CallFailure {
     pub(super) in_doubt: bool,
 }
 
+impl CallFailure {
+    /// The error as the guard reads it: a bare `Contended` or `Setup` means that nothing was done.
+    pub(super) fn into_error(self) -> AcquireError {
+        match self.error {
+            error @ (AcquireError::Contended { .. } | AcquireError::Setup(_)) if self.in_doubt => {
+                AcquireError::Unavailable(error.into())
+            }
+            error => error,
+        }
+    }
+}
+
 impl RedisStore {
     /// Sends a call until the server answers. Repeating is safe: the bucket remembers the id, or
     /// the call only reads.
@@ -53,14 +65,7 @@ impl RedisStore {
             attempts_in_doubt += u32::from(leaves_in_doubt(&table_error));
             let may_go_on = context.wait_out(table_error).await;
             if !may_go_on {
-                let in_doubt = attempts_in_doubt > 0;
-                let error = match context.given_up() {
-                    // To the guard, a bare `Contended` means that nothing was done.
-                    error @ AcquireError::Contended { .. } if in_doubt => {
-                        AcquireError::Unavailable(error.into())
-                    }
-                    error => error,
-                };
+                let (error, in_doubt) = (context.given_up(), attempts_in_doubt > 0);
                 return Err(CallFailure { error, in_doubt });
             }
         }

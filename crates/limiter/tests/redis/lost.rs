@@ -1,8 +1,10 @@
 //! Calls whose request or answer was lost: done once, or reported as ambiguous.
 
+use std::time::Duration;
+
 use redis::cmd;
 use sluicegate::redis::RedisStore;
-use sluicegate::{AdjustError, Limit, Limiter, TestClock};
+use sluicegate::{AdjustError, Limit, Limiter, OnUnavailable, TestClock};
 use sluicegate_testkit::{Cut, RedisServer, Wire};
 
 use super::{T0, at, field, on};
@@ -102,4 +104,48 @@ async fn a_correction_of_a_limit_that_the_bucket_lacks_leaves_no_mark() {
         assert_eq!(correct().await.unwrap().already_made, already_made);
     }
     assert_eq!(field::<i64>(&on.server, KEY, "tokens:m").await, 94_000);
+}
+
+/// The answer that was lost named the missing limit. The repetition must, too: a caller that believes
+/// that the limit was corrected gives back later what was never taken.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_repeated_correction_names_the_limits_that_the_bucket_lacks() {
+    let on = disturbed().await;
+    let limits = [Limit::quota("l", 100), Limit::quota("m", 100)];
+    let correct = || {
+        let correction = on.limiter.adjust("u", "r").by("l", 5).by("m", 5).limits(limits.clone());
+        correction.no_cascade().once("key", at(T0 + 60_000))
+    };
+    for already_made in [false, true] {
+        let corrected = correct().await.unwrap();
+        assert_eq!(corrected.already_made, already_made);
+        assert_eq!(corrected.dropped.len(), 1, "already made: {already_made}");
+    }
+    assert_eq!(on.left().await, 94);
+}
+
+/// A silent server answers no refund either.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn refunds_that_are_not_answered_are_an_outage() {
+    let on = disturbed().await;
+    let store = RedisStore::new(format!("redis://{}/", on.wire.address())).unwrap();
+    let limiter = Limiter::builder(store)
+        .deadline(Duration::from_millis(100))
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
+    let mut permits = Vec::new();
+    for _ in 0..6 {
+        permits.push(limiter.acquire("u", "r").consume("l", 1).limits(limits()).await.unwrap());
+    }
+    on.wire.silence();
+    let last = permits.pop().unwrap();
+    for permit in permits {
+        let error = permit.release().await.unwrap_err();
+        assert!(matches!(error, AdjustError::Ambiguous(_)), "{error:?}");
+    }
+    assert_eq!(limiter.counters().outages.get(), 1);
+    let error = last.release().await.unwrap_err();
+    assert!(matches!(error, AdjustError::Unavailable(_)), "it was not sent: {error:?}");
 }
