@@ -1,5 +1,6 @@
-//! A queue has one write in flight at a time. Requests that arrive meanwhile wait, and share the
-//! next write. Other queues of the process may write the same bucket (with a parent or a child of
+//! A queue decides the next write of a process on a bucket, or on those of a child and its parent. It
+//! has one write in flight at a time. Requests that arrive meanwhile wait, and share the next write.
+//! Other queues of the process may write the same bucket (with a parent or a child of
 //! its entity, or for corrections with a mark); to this queue they are other writers.
 //!
 //! The queue performs no I/O. Its driver tells it which requests [enter](WriteQueue::enter) and
@@ -17,6 +18,15 @@
 //!   *abandoned*. The next write is a *fence*: it requires that the lost write did not happen, and
 //!   also puts the lost write's id into the item. While the item remembers that id, the lost write
 //!   cannot happen.
+//!
+//! The life of a write that carries requests:
+//!
+//! | state | held in | next state, with the file that decides |
+//! |---|---|---|
+//! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`) |
+//! | in doubt | `shared`, `is_in_doubt` | sent again under its id: in flight (`compose.rs`, `repeat`); an image shows its id: done (`lost.rs`, `finish_if_shown`); it cannot be sent again: abandoned, its requests wait again (`give_up_write`) |
+//! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write succeeds, which is its fence: it did not happen, or nothing can tell any more (`end_abandoned`) |
+//!
 //! * A waiting request takes nothing if its caller leaves, unless an abandoned write carries it. If
 //!   the caller of an acquire leaves while a write of it is in flight or in doubt, and that write
 //!   takes effect, a later write gives the tokens back. Corrections and leases are not given back.
