@@ -61,3 +61,28 @@ async fn the_server_decides_alone_although_no_client_waits_for_the_store() {
     })
     .await;
 }
+
+/// The store answers the correction, which finds no such limit in the bucket, and not the acquire
+/// that adds the limit.
+#[tokio::test]
+async fn a_use_of_a_new_limit_is_admitted_although_the_store_fails_meanwhile() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let store = DynamoStore::new(client::dynamodb(&proxy.endpoint_url()), table);
+        let limiter = Limiter::builder(store).on_unavailable(OnUnavailable::Allow).build();
+        let mut rules = rules();
+        rules["on_unavailable"] = json!("allow");
+        let server = Running::start(config(rules), limiter).await;
+        let mut client = envoy(&server).await;
+        ask(&mut client, 0, vec![descriptor(&[("user", "a")], None)]).await.unwrap();
+        proxy.inject(|call| match call.operation {
+            "UpdateItem" => Fault::Delay(Duration::from_secs(60)),
+            _ => Fault::None,
+        });
+        let used = || vec![descriptor(&[("user", "a"), ("used", "x")], Some(7))];
+        ask(&mut client, 0, used()).await.unwrap();
+        assert!(proxy.received("UpdateItem") > 0, "the acquire was sent");
+    })
+    .await;
+}
