@@ -259,7 +259,8 @@ impl CallDriver {
     ) -> (Vec<CallWaiter>, Vec<(CallWaiter, Vec<LimitStatus>)>) {
         let statuses = |amounts: &Amounts| statuses(&self.shape.targets, images, amounts, now);
         let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
-        let sent_alone = (members.len() == 1).then(|| members[0].ticket);
+        let sent = members.len();
+        let sent_alone = (sent == 1).then(|| members[0].ticket);
         let (mut all, mut has_refused) = (members, false);
         all.extend(behind.into_iter().map(|(member, _)| member));
         all.sort_unstable_by_key(|member| member.ticket);
@@ -279,8 +280,9 @@ impl CallDriver {
                 first.push(member);
             }
         }
-        // By the image the sum fits, but the script refused it. Send the first request alone.
-        if !has_refused && behind.is_empty() {
+        // By the image as many fit as were sent, but the script refused their sum. Send the first
+        // request alone.
+        if !has_refused && first.len() >= sent {
             self.store.shared_calls.put_back(&self.shape, first.split_off(1));
         }
         (first, behind)
