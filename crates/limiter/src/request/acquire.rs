@@ -98,13 +98,12 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Asks for the amounts of several limits, as a price book estimates them. Zeros are left out.
-    pub fn consume_all(self, amounts: &Amounts) -> Self {
-        amounts
-            .iter()
-            .filter(|(_, amount)| **amount != Millitokens::ZERO)
-            .fold(self, |request, (limit, amount)| {
-                request.add_amount(limit.as_str(), (*amount).into())
-            })
+    pub fn consume_all(mut self, amounts: &Amounts) -> Self {
+        let asked = amounts.iter().filter(|(_, amount)| **amount != Millitokens::ZERO);
+        self.amounts.reserve(amounts.len());
+        self.amounts
+            .extend(asked.map(|(limit, amount)| (SmolStr::new(limit.as_str()), (*amount).into())));
+        self
     }
 
     fn add_amount(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
