@@ -16,7 +16,8 @@ pub use self::summary::Remaining;
 use crate::check::amount;
 use crate::cost::Cost;
 use crate::degraded::Degraded;
-use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
+use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitExceeded};
+use crate::guard::Granted;
 use crate::limiter::Limiter;
 use crate::lock::lock;
 use crate::store::{Adjusted, BucketGrant, Grant};
@@ -75,9 +76,18 @@ pub struct Permit {
 }
 
 impl Permit {
-    pub(crate) fn granted(limiter: &Limiter, deadline: Duration, grant: Grant) -> Self {
-        let Grant { parts, cost } = grant;
-        Self { cost, ..Self::uncorrected(limiter, deadline, parts.into()) }
+    /// The permit of the answer to a request; in shadow mode, also of a refusal.
+    pub(crate) fn of(
+        limiter: &Limiter,
+        deadline: Duration,
+        answer: Result<Granted, AcquireError>,
+    ) -> Result<Self, AcquireError> {
+        let of = |parts: Vec<BucketGrant>| Self::uncorrected(limiter, deadline, parts.into());
+        Ok(match answer {
+            Ok(Granted::Debited(Grant { parts, cost })) => Self { cost, ..of(parts) },
+            Ok(Granted::Degraded(reason, parts)) => Self { degraded: Some(reason), ..of(parts) },
+            Err(error) => Self { shadowed: Some(limiter.shadowed(error)?), ..of(Vec::new()) },
+        })
     }
 
     /// A permit of tokens that this process held.
@@ -91,19 +101,6 @@ impl Permit {
         let cost = Cost::default();
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
-    }
-
-    pub(crate) fn shadow(limiter: &Limiter, deadline: Duration, exceeded: LimitExceeded) -> Self {
-        Self { shadowed: Some(exceeded), ..Self::uncorrected(limiter, deadline, Vec::new().into()) }
-    }
-
-    pub(crate) fn degraded_by(
-        limiter: &Limiter,
-        deadline: Duration,
-        degraded: Degraded,
-        parts: Vec<BucketGrant>,
-    ) -> Self {
-        Self { degraded: Some(degraded), ..Self::uncorrected(limiter, deadline, parts.into()) }
     }
 
     /// Adds `by` tokens to the consumption of a limit; a negative amount subtracts. The limit may
@@ -349,6 +346,12 @@ impl Permit {
     #[must_use]
     pub const fn degraded(&self) -> Option<&Degraded> {
         self.degraded.as_ref()
+    }
+
+    /// The tokens that were taken from the buckets of the store or from held tokens.
+    #[cfg(feature = "leasing")]
+    pub(crate) fn debited(&self) -> &[BucketGrant] {
+        if self.degraded.is_some() { &[] } else { &self.parts }
     }
 
     /// The cost of the acquire.

@@ -14,8 +14,8 @@ use super::leased_part::{FOUND_MS, LeasedPart};
 use super::leaser::Leaser;
 use super::prepared_permit::{PreparedPermit, PreparedRequest, Source};
 use crate::error::{AcquireError, InvalidRequest};
-use crate::guard::Granted;
 use crate::limiter::Limiter;
+use crate::permit::Permit;
 use crate::request::{AcquireRequest, in_acquire_span, wait_for};
 use crate::store::{Cascade, Grant, Request, Store as _};
 
@@ -157,8 +157,8 @@ impl Prepared {
     /// Takes as a request that was not prepared.
     #[cold]
     fn take_unprepared(&self, request: &Request) -> Option<PreparedPermit<'_>> {
-        let grant = self.of.leased.acquire_held(request)?;
-        Some(PreparedPermit { of: &self.of, from: Source::Resolved(Box::new(grant)) })
+        let permit = self.of.permit(self.of.leased.acquire_held(request)?.parts);
+        Some(PreparedPermit { of: &self.of, from: Source::Permit(Box::new(permit)) })
     }
 
     /// Takes on behalf of another entity, of which this process has seen a request before. A parent
@@ -200,8 +200,8 @@ impl Prepared {
             parts.iter().for_each(|part| self.lease_soon(part));
             return None;
         }
-        let grant = Grant::held(parts.into_iter().map(|part| part.grant));
-        Some(PreparedPermit { of: &self.of, from: Source::Resolved(Box::new(grant)) })
+        let permit = self.of.permit(parts.into_iter().map(|part| part.grant).collect());
+        Some(PreparedPermit { of: &self.of, from: Source::Permit(Box::new(permit)) })
     }
 
     #[inline]
@@ -297,20 +297,16 @@ impl Prepared {
         &self,
         mut request: Request,
     ) -> Result<PreparedPermit<'_>, AcquireError> {
-        request.deadline = self.of.limiter.guard().call_time_max(self.of.deadline);
+        let PreparedRequest { limiter, deadline, wait, .. } = &self.of;
+        request.deadline = limiter.guard().call_time_max(*deadline);
         let acquired = || self.acquired(&request).boxed();
-        let ask =
-            || in_acquire_span(&request, self.of.limiter.guard().take_with(&request, acquired));
-        let result = match self.of.wait {
-            Some(wait) => wait_for(&self.of.limiter, &request, wait, &|| ask().boxed()).await,
+        let ask = || in_acquire_span(&request, limiter.guard().take_with(&request, acquired));
+        let result = match *wait {
+            Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,
         };
-        let from = match result {
-            Ok(Granted::Debited(grant)) => Source::Resolved(Box::new(grant)),
-            Ok(Granted::Degraded(degraded, parts)) => Source::Degraded(Box::new((degraded, parts))),
-            Err(error) => Source::Shadowed(Box::new(self.of.limiter.shadowed(error)?)),
-        };
-        Ok(PreparedPermit { of: &self.of, from })
+        let permit = Permit::of(limiter, self.of.correction_time_max(), result)?;
+        Ok(PreparedPermit { of: &self.of, from: Source::Permit(Box::new(permit)) })
     }
 }
 

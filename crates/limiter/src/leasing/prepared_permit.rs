@@ -11,7 +11,7 @@ use crate::degraded::Degraded;
 use crate::error::LimitExceeded;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
-use crate::store::{BucketGrant, Grant, Request};
+use crate::store::{BucketGrant, Request};
 
 /// A request that is checked once and made many times.
 pub(super) struct PreparedRequest {
@@ -25,20 +25,29 @@ pub(super) struct PreparedRequest {
 }
 
 impl PreparedRequest {
+    /// A permit of tokens that were held.
+    pub(super) fn permit(&self, grants: Vec<BucketGrant>) -> Permit {
+        Permit::held(&self.limiter, self.correction_time_max(), grants.into())
+    }
+
+    pub(super) fn correction_time_max(&self) -> Duration {
+        self.limiter.guard().correction_time_max(self.deadline)
+    }
+
     /// Tokens that were held, with the newest known images and limits of their buckets.
-    fn held(&self, grants: impl Iterator<Item = BucketGrant>) -> Grant {
-        let mut grant = Grant::held(grants);
-        let Some(first) = grant.parts.first() else { return grant };
+    fn held(&self, grants: impl Iterator<Item = BucketGrant>) -> Vec<BucketGrant> {
+        let mut parts: Vec<_> = grants.collect();
+        let Some(first) = parts.first() else { return parts };
         let request = Request { entity: first.bucket.entity.clone(), ..self.request.clone() };
         let known = self.leased.known_parts(&request).unwrap_or_default();
-        for part in &mut grant.parts {
+        for part in &mut parts {
             let newest = known.iter().find(|known| known.grant.bucket == part.bucket);
             part.image = newest.and_then(|newest| newest.grant.image.clone());
             if let Some(newest) = newest {
                 part.configuration = newest.grant.configuration.clone();
             }
         }
-        grant
+        parts
     }
 }
 
@@ -54,31 +63,25 @@ pub(super) enum Source<'a> {
     Prepared(&'a Found),
     /// Another entity's bucket, and the other prepared buckets.
     Other(EntityId, &'a Found),
-    /// Buckets that were resolved for this one acquire.
-    Resolved(Box<Grant>),
-    /// Granted without the store, which is unavailable.
-    Degraded(Box<(Degraded, Vec<BucketGrant>)>),
-    /// Refused, and admitted by shadow mode.
-    Shadowed(Box<LimitExceeded>),
+    /// The permit of a request that was resolved for this one acquire.
+    Permit(Box<Permit>),
 }
 
 impl PreparedPermit<'_> {
     /// The reason for a grant without the store, if it was one: see [`Permit::degraded`].
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
-        match &self.from {
-            Source::Degraded(granted) => Some(&granted.0),
-            _ => None,
-        }
+        self.permit()?.degraded()
     }
 
     /// In shadow mode, the refusal that the request would have got: see [`Permit::shadowed`].
     #[must_use]
     pub fn shadowed(&self) -> Option<&LimitExceeded> {
-        match &self.from {
-            Source::Shadowed(refused) => Some(refused),
-            _ => None,
-        }
+        self.permit()?.shadowed()
+    }
+
+    fn permit(&self) -> Option<&Permit> {
+        if let Source::Permit(permit) = &self.from { Some(permit) } else { None }
     }
 
     /// Gives the tokens back to the process, which gives them to other requests or back to the
@@ -94,9 +97,8 @@ impl PreparedPermit<'_> {
                 self.give_back_of(entity, found);
                 found.parts.iter().skip(1).for_each(|part| leased.give_back(part));
             }
-            Source::Degraded(_) | Source::Shadowed(_) => {}
-            Source::Resolved(grant) => {
-                grant.parts.iter().for_each(|part| leased.give_back_part(part.clone()));
+            Source::Permit(permit) => {
+                permit.debited().iter().for_each(|part| leased.give_back_part(part.clone()));
             }
         }
     }
@@ -118,9 +120,7 @@ impl PreparedPermit<'_> {
     /// The tokens as a [`Permit`], to be adjusted.
     #[must_use]
     pub fn into_permit(self) -> Permit {
-        let PreparedRequest { limiter, deadline, .. } = self.of;
-        let deadline = limiter.guard().correction_time_max(*deadline);
-        let grant = match self.from {
+        let held = match self.from {
             Source::Prepared(found) => {
                 self.of.held(found.parts.iter().map(|part| part.grant.clone()))
             }
@@ -128,14 +128,9 @@ impl PreparedPermit<'_> {
                 let others = found.parts.iter().skip(1).map(|part| part.grant.clone());
                 self.of.held(std::iter::once(found.first_part(entity)).chain(others))
             }
-            Source::Resolved(grant) => *grant,
-            Source::Degraded(granted) => {
-                let (degraded, parts) = *granted;
-                return Permit::degraded_by(limiter, deadline, degraded, parts);
-            }
-            Source::Shadowed(refused) => return Permit::shadow(limiter, deadline, *refused),
+            Source::Permit(permit) => return *permit,
         };
-        Permit::granted(limiter, deadline, grant)
+        self.of.permit(held)
     }
 }
 

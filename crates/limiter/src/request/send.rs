@@ -10,7 +10,6 @@ use super::attempt::is_traced;
 use super::attempt::{in_acquire_span, wait_for};
 use super::count::count;
 use crate::error::AcquireError;
-use crate::guard::Granted;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 
@@ -28,15 +27,7 @@ impl AcquireRequest<&Limiter> {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,
         };
-        let result = match result {
-            Ok(Granted::Debited(grant)) => Ok(Permit::granted(limiter, correction_time_max, grant)),
-            Ok(Granted::Degraded(degraded, parts)) => {
-                Ok(Permit::degraded_by(limiter, correction_time_max, degraded, parts))
-            }
-            Err(error) => limiter
-                .shadowed(error)
-                .map(|refused| Permit::shadow(limiter, correction_time_max, refused)),
-        };
+        let result = Permit::of(limiter, correction_time_max, result);
         count(limiter, &request.resource, request.amounts.keys(), result.as_ref());
         result
     }
