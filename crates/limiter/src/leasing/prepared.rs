@@ -17,7 +17,7 @@ use crate::error::{AcquireError, InvalidRequest};
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 use crate::request::{AcquireRequest, in_acquire_span, wait_for};
-use crate::store::{Cascade, Grant, Request, Store as _};
+use crate::store::{Cascade, Grant, Request};
 
 /// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as
 /// the process holds tokens, it is decided without a call; for its own entity also without a lock
@@ -80,7 +80,7 @@ impl Prepared {
     #[inline]
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
         let now_ms = self.leaser().now_coarse_ms();
-        let Some(found) = self.found(now_ms) else { return self.take_unprepared(&self.of.request) };
+        let Some(found) = self.found(now_ms) else { return self.take_resolved(&self.of.request) };
         let permit = self.take_prepared(found, now_ms);
         if permit.is_none() {
             found.parts.iter().for_each(|part| self.lease_soon(part));
@@ -154,27 +154,19 @@ impl Prepared {
         is_taken.then_some(PreparedPermit { of: &self.of, from: Source::Prepared(found) })
     }
 
-    /// Takes as a request that was not prepared.
-    #[cold]
-    fn take_unprepared(&self, request: &Request) -> Option<PreparedPermit<'_>> {
-        let permit = self.of.permit(self.of.leased.acquire_held(request)?.parts);
-        Some(PreparedPermit { of: &self.of, from: Source::Permit(Box::new(permit)) })
-    }
-
     /// Takes on behalf of another entity, of which this process has seen a request before. A parent
     /// that the request names stays the same. With [`Cascade::Stored`] it is the entity's own
     /// parent: this allocates, and has an unknown parent looked up in the background.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
-        if self.of.request.cascade == Cascade::Stored {
-            return self.take_with_stored_parent(EntityId::new(entity).ok()?);
-        }
         if self.is_parent(entity) {
             return None;
         }
-        let Some(found) = self.found(self.leaser().now_coarse_ms()) else {
+        let is_stored = self.of.request.cascade == Cascade::Stored;
+        let found = if is_stored { None } else { self.found(self.leaser().now_coarse_ms()) };
+        let Some(found) = found else {
             let entity = EntityId::new(entity).ok()?;
-            return self.take_unprepared(&Request { entity, ..self.of.request.clone() });
+            return self.take_resolved(&Request { entity, ..self.of.request.clone() });
         };
         let permit = self.take_prepared_for(found, entity);
         if permit.is_none()
@@ -188,12 +180,11 @@ impl Prepared {
         permit
     }
 
-    /// Takes held tokens of an entity and of the parent that is stored for it.
+    /// Takes held tokens from the buckets that the request is resolved to now.
     #[cold]
-    fn take_with_stored_parent(&self, entity: EntityId) -> Option<PreparedPermit<'_>> {
-        let request = Request { entity, ..self.of.request.clone() };
-        let Some(parts) = self.of.leased.known_parts(&request) else {
-            self.look_up_soon(&request);
+    fn take_resolved(&self, request: &Request) -> Option<PreparedPermit<'_>> {
+        let Some(parts) = self.of.leased.known_parts(request) else {
+            self.look_up_soon(request);
             return None;
         };
         if parts.is_empty() || !self.of.leased.take_held(&parts, None) {
