@@ -1,14 +1,13 @@
 //! The buckets that a prepared call takes from. They are compared with the known data from time to
 //! time.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sluicegate_core::{Configuration, EntityId};
 
-use super::leased::Leased;
 use super::leased_part::{FOUND_MS, LeasedPart};
-use crate::store::{BucketGrant, Request};
+use crate::store::BucketGrant;
 
 /// The buckets that a prepared call takes from, with the amounts. An entity may get another parent,
 /// and a parent may get limits that it did not have.
@@ -60,22 +59,5 @@ impl Found {
         part.bucket.entity = entity;
         part.configuration = self.for_others.clone();
         part
-    }
-}
-
-/// Marks that a task looks up data that is no longer known. The mark ends when this is dropped, at
-/// the latest with the task's runtime.
-pub(super) struct LookingUp(pub(super) Arc<AtomicBool>);
-
-impl Drop for LookingUp {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-/// Looks up the data that a request needs, for the calls that come after it.
-pub(super) async fn look_up(leased: Leased, request: Request, _mark: LookingUp) {
-    if let Err(error) = leased.parts_of(&request, request.deadline).await {
-        tracing::debug!(%error, "the buckets of a prepared call were not looked up");
     }
 }

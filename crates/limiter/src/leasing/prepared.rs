@@ -1,13 +1,13 @@
 //! A request that is checked once and made many times, each time by a few atomic operations.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
-use super::found::{CHANGES_MAX, Found, LookingUp, look_up};
+use super::found::{CHANGES_MAX, Found};
 use super::key_ref::KeyRef;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::{FOUND_MS, LeasedPart};
@@ -45,8 +45,8 @@ pub struct Prepared {
     of: PreparedRequest,
     /// The buckets found by `prepare`.
     first: Found,
-    /// True while a task looks up data that is no longer known.
-    is_looking_up: Arc<AtomicBool>,
+    /// Held while a task looks up data that is no longer known, at most until its runtime ends.
+    looking_up: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl AcquireRequest<&Limiter> {
@@ -69,7 +69,7 @@ impl AcquireRequest<&Limiter> {
         let first = Found::new(parts, leaser.now_coarse_ms(), 0);
         let limiter = limiter.clone();
         let of = PreparedRequest { limiter, leased, request, deadline, wait };
-        Ok(Prepared { of, first, is_looking_up: Arc::default() })
+        Ok(Prepared { of, first, looking_up: Arc::default() })
     }
 }
 
@@ -133,13 +133,17 @@ impl Prepared {
     /// Looks up in the background the data that a request needs and that is not known.
     fn look_up_soon(&self, request: &Request) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.of.limiter.guard().is_breaker_open()
-            || self.is_looking_up.swap(true, Ordering::AcqRel)
-        {
+        if self.of.limiter.guard().is_breaker_open() {
             return;
         }
-        let mark = LookingUp(self.is_looking_up.clone());
-        runtime.spawn(look_up(self.of.leased.clone(), request.clone(), mark));
+        let Ok(looking_up) = self.looking_up.clone().try_lock_owned() else { return };
+        let (leased, request) = (self.of.leased.clone(), request.clone());
+        runtime.spawn(async move {
+            if let Err(error) = leased.parts_of(&request, request.deadline).await {
+                tracing::debug!(%error, "the buckets of a prepared call were not looked up");
+            }
+            drop(looking_up);
+        });
     }
 
     #[inline]
