@@ -105,16 +105,12 @@ impl PreparedPermit<'_> {
 
     /// Gives back the tokens of another entity's own bucket.
     fn give_back_of(&self, entity: &EntityId, found: &Found) {
-        let (leaser, first) = (&self.of.leased.leaser, &found.parts[0]);
-        let part = found.first_part(entity.clone());
-        let layout = &first.bucket.layout;
-        let new = || LeasedBucket::new(entity.clone(), layout.clone());
+        let (leaser, part) = (&self.of.leased.leaser, found.first_part(entity.clone()));
+        // The bucket may have been forgotten, or come back with other slots.
+        let new = || LeasedBucket::new(entity.clone(), found.parts[0].bucket.layout.clone());
         let bucket = leaser.buckets.get_or_insert(&part.bucket, new);
-        if bucket.layout == *layout {
-            leaser.put_back(&bucket, &first.demands, &found.for_others);
-        } else {
-            self.of.leased.give_back_part(part);
-        }
+        let demands = bucket.demands(&part.amounts).unwrap_or_default();
+        leaser.put_back(&bucket, &demands, &found.for_others);
     }
 
     /// The tokens as a [`Permit`], to be adjusted.
