@@ -2,7 +2,6 @@
 //! permit.
 
 use std::future::IntoFuture;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate_core::{
@@ -11,7 +10,7 @@ use sluicegate_core::{
 };
 use smol_str::SmolStr;
 
-use super::peek::PeekRequest;
+use super::acquire::AcquireRequest;
 use crate::call::new_id;
 use crate::check::checked_amounts;
 use crate::error::{AdjustError, InvalidRequest, LimitStatus};
@@ -44,72 +43,55 @@ use crate::store::{Adjusted, Correction, Mark};
 #[must_use = "a correction does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct AdjustRequest<'a> {
-    limiter: &'a Limiter,
-    /// Finds the buckets and their limits, by reading them.
-    peek: PeekRequest<'a>,
-    entity: SmolStr,
-    resource: SmolStr,
-    amounts: Vec<(SmolStr, i128)>,
+    /// The amounts, and what finds the buckets and their limits, by reading them.
+    request: AcquireRequest<&'a Limiter>,
     once: Option<(SmolStr, EpochMillis)>,
-    deadline: Duration,
 }
 
 impl Limiter {
     /// A correction of a bucket without a permit: name the amounts, then await it.
     pub fn adjust(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> AdjustRequest<'_> {
-        AdjustRequest {
-            limiter: self,
-            peek: self.peek(&entity, &resource),
-            entity: SmolStr::new(entity),
-            resource: SmolStr::new(resource),
-            amounts: Vec::new(),
-            once: None,
-            deadline: self.guard().correction_time_max(None),
-        }
+        AdjustRequest { request: self.acquire(entity, resource), once: None }
     }
 }
 
 impl AdjustRequest<'_> {
     /// Adds `tokens` to the consumption of a limit; negative tokens are given back.
     pub fn by(self, limit: impl AsRef<str>, tokens: i64) -> Self {
-        self.add_milli(limit, i128::from(tokens) * 1_000)
+        Self { request: self.request.consume(limit, tokens), ..self }
     }
 
     /// As [`by`](Self::by), in thousandths of a token.
     pub fn by_milli(self, limit: impl AsRef<str>, milli: i64) -> Self {
-        self.add_milli(limit, milli.into())
+        Self { request: self.request.consume_milli(limit, milli), ..self }
     }
 
     /// Adds the amounts of several limits; negative ones are given back.
     pub fn by_all(self, amounts: &Amounts) -> Self {
-        amounts.iter().fold(self, |request, (limit, amount)| {
-            request.add_milli(limit.as_str(), (*amount).into())
-        })
-    }
-
-    fn add_milli(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
-        self.amounts.push((SmolStr::new(limit), milli));
-        self
+        let by = |request: Self, (limit, amount): (&LimitName, &Millitokens)| {
+            request.by_milli(limit.as_str(), amount.get())
+        };
+        amounts.iter().fold(self, by)
     }
 
     /// Limits of the bucket, if neither it nor the table knows them.
     pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
-        Self { peek: self.peek.limits(limits), ..self }
+        Self { request: self.request.limits(limits), ..self }
     }
 
     /// Limits of the parent's bucket, if they differ from the entity's own.
     pub fn parent_limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
-        Self { peek: self.peek.parent_limits(limits), ..self }
+        Self { request: self.request.parent_limits(limits), ..self }
     }
 
     /// Corrects this parent's bucket too.
     pub fn cascade_to(self, parent: impl AsRef<str>) -> Self {
-        Self { peek: self.peek.cascade_to(parent), ..self }
+        Self { request: self.request.cascade_to(parent), ..self }
     }
 
     /// Corrects no parent's bucket, whatever the table says.
     pub fn no_cascade(self) -> Self {
-        Self { peek: self.peek.no_cascade(), ..self }
+        Self { request: self.request.no_cascade(), ..self }
     }
 
     /// Makes the correction once for all requests with this key on the bucket, in any process. A
@@ -124,16 +106,21 @@ impl AdjustRequest<'_> {
         Self { once: Some((SmolStr::new(key), until)), ..self }
     }
 
-    async fn send(self) -> Result<Adjusted, AdjustError> {
-        let entity = EntityId::try_from(self.entity).map_err(InvalidRequest::from)?;
-        let resource = Resource::try_from(self.resource).map_err(InvalidRequest::from)?;
-        let amounts = checked_amounts(&self.amounts, |amount| amount != Millitokens::ZERO)?;
+    async fn send(mut self) -> Result<Adjusted, AdjustError> {
+        let guard = self.request.limiter.guard();
+        let deadline = guard.correction_time_max(None);
+        let entity = EntityId::new(self.request.entity()).map_err(InvalidRequest::from)?;
+        let resource = Resource::new(self.request.resource()).map_err(InvalidRequest::from)?;
+        // The read below asks for no tokens.
+        let amounts = std::mem::take(&mut self.request.amounts);
+        let amounts = checked_amounts(&amounts, |amount| amount != Millitokens::ZERO)?;
         if amounts.is_empty() {
             return Err(InvalidRequest::Empty.into());
         }
         let once = self.once.map(|(key, until)| Ok((CorrectionKey::try_from(key)?, until)));
         let once = once.transpose().map_err(|error: NameError| InvalidRequest::from(error))?;
-        let buckets = rules_by_entity(entity, self.peek.await.map_err(AdjustError::of_call)?);
+        let buckets =
+            rules_by_entity(entity, self.request.peek().await.map_err(AdjustError::of_call)?);
         let is_unknown = |limit: &&LimitName| !buckets[0].1.contains_key(*limit);
         if let Some(limit) = amounts.keys().find(is_unknown) {
             return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
@@ -155,9 +142,9 @@ impl AdjustRequest<'_> {
                 amounts: &amounts,
                 configuration: &Configuration::explicit(rules),
                 is_repeated: false,
-                deadline: self.deadline,
+                deadline,
             };
-            let adjusted = self.limiter.guard().correct(&correction).await;
+            let adjusted = guard.correct(&correction).await;
             match (adjusted, &corrected) {
                 (Ok(mut adjusted), _) => {
                     let dropped = adjusted.dropped.iter();
