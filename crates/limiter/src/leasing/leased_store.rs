@@ -24,15 +24,8 @@ use crate::leasing_store::LeaseRequest;
 use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Grant, Request, Store};
 
 impl Leased {
-    /// Takes held tokens, leases more, or asks the store.
-    async fn take(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
-        let until = Instant::now() + request.deadline;
-        let parts = self.parts_of(request, request.deadline).await?;
-        self.acquire_parts(parts, request, until, clock).await
-    }
-
     /// Takes from every bucket, or from none. Returns `None` if the request must go to the store.
-    pub(super) async fn take_all(
+    async fn take_all(
         &self,
         parts: &[LeasedPart],
         until: Instant,
@@ -60,14 +53,23 @@ impl Leased {
         Some(Ok(total))
     }
 
-    /// Takes from the buckets of a request, or from the store if the buckets cannot be leased from.
-    pub(super) async fn acquire_parts(
+    /// Takes held tokens, leases more, or asks the store. A prepared bucket in `own`
+    /// replaces the found one of the same name if nobody watches that: the map forgot the first.
+    pub(super) async fn take(
         &self,
-        parts: Option<Vec<LeasedPart>>,
         request: &Request,
-        until: Instant,
+        own: &[LeasedPart],
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
+        let until = Instant::now() + request.deadline;
+        let mut parts = self.parts_of(request, request.deadline).await?;
+        for (part, own) in parts.iter_mut().flatten().zip(own) {
+            let (found, own) = (&part.bucket, &own.bucket);
+            let is_same = found.entity == own.entity && found.layout == own.layout;
+            if is_same && !found.atomic.is_watched() {
+                part.bucket = own.clone();
+            }
+        }
         if let Some(parts) = parts {
             match self.take_all(&parts, until).await {
                 Some(Ok(cost)) => {
@@ -232,7 +234,7 @@ impl Store for Leased {
         request: &'a Request,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
-        self.take(request, clock).boxed()
+        self.take(request, &[], clock).boxed()
     }
 
     fn adjust<'a>(
@@ -383,7 +385,7 @@ mod tests {
             cascade: Cascade::No,
             deadline: Duration::from_secs(1),
         };
-        let waiting = limiter.leased().unwrap().take(&request, &SystemClock);
+        let waiting = limiter.leased().unwrap().take(&request, &[], &SystemClock);
         assert!(size_of_val(&waiting) <= 2_048, "{} bytes", size_of_val(&waiting));
     }
 

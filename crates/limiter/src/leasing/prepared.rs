@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
-use tokio::time::Instant;
 
 use super::found::{CHANGES_MAX, Found};
 use super::key_ref::KeyRef;
@@ -17,7 +16,7 @@ use crate::error::{AcquireError, InvalidRequest};
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 use crate::request::{AcquireRequest, in_acquire_span, wait_for};
-use crate::store::{Cascade, Grant, Request};
+use crate::store::{Cascade, Request};
 
 /// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as
 /// the process holds tokens, it is decided without a call; for its own entity also without a lock
@@ -266,35 +265,14 @@ impl Prepared {
         self.acquire_from_store(Request { entity, ..self.of.request.clone() }).await
     }
 
-    /// Replaces found buckets by the prepared ones of the same name, which the map may have
-    /// forgotten.
-    fn with_own(&self, mut parts: Vec<LeasedPart>) -> Vec<LeasedPart> {
-        for (part, own) in parts.iter_mut().zip(&self.newest().parts) {
-            let (found, own) = (&part.bucket, &own.bucket);
-            let is_same = found.entity == own.entity && found.layout == own.layout;
-            if is_same && !found.atomic.is_watched() {
-                part.bucket = own.clone();
-            }
-        }
-        parts
-    }
-
-    async fn acquired(&self, request: &Request) -> Result<Grant, AcquireError> {
-        let (leased, clock) = (&self.of.leased, self.of.limiter.clock());
-        let until = Instant::now() + request.deadline;
-        let parts =
-            leased.parts_of(request, request.deadline).await?.map(|parts| self.with_own(parts));
-        leased.acquire_parts(parts, request, until, clock).await
-    }
-
     #[cold]
     async fn acquire_from_store(
         &self,
         mut request: Request,
     ) -> Result<PreparedPermit<'_>, AcquireError> {
-        let PreparedRequest { limiter, deadline, wait, .. } = &self.of;
+        let PreparedRequest { limiter, leased, deadline, wait, .. } = &self.of;
         request.deadline = limiter.guard().call_time_max(*deadline);
-        let acquired = || self.acquired(&request).boxed();
+        let acquired = || leased.take(&request, &self.newest().parts, limiter.clock()).boxed();
         let ask = || in_acquire_span(&request, limiter.guard().take_with(&request, acquired));
         let result = match *wait {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,

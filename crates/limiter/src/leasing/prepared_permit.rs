@@ -98,7 +98,9 @@ impl PreparedPermit<'_> {
                 found.parts.iter().skip(1).for_each(|part| leased.give_back(part));
             }
             Source::Permit(permit) => {
-                permit.debited().iter().for_each(|part| leased.give_back_part(part.clone()));
+                let part_of = |grant: &BucketGrant| leased.part_of(grant.clone());
+                let parts = permit.debited().iter().filter_map(part_of);
+                parts.for_each(|part| leased.give_back(&part));
             }
         }
     }

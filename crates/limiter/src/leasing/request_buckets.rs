@@ -81,13 +81,6 @@ impl Leased {
         self.leaser.put_back(&part.bucket, &part.demands, &part.grant.configuration);
     }
 
-    /// Gives back the tokens of one bucket.
-    pub(super) fn give_back_part(&self, grant: BucketGrant) {
-        if let Some(part) = self.part_of(grant) {
-            self.give_back(&part);
-        }
-    }
-
     /// Takes held tokens from every bucket, or from none. `first` replaces the first bucket and its
     /// limits.
     pub(super) fn take_held(
