@@ -35,7 +35,8 @@ pub trait LeaseCalls: Store {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>>;
 
-    /// How often this process changed stored limits or parents through this store.
+    /// How often this process changed stored limits or parents through this store, or noticed that
+    /// stored limits had changed.
     fn own_changes(&self) -> u64;
 
     /// The current limits of a bucket. Limits that came with a request stay as they are; stored

@@ -16,7 +16,6 @@ impl<T: Table> CompositeStore<T> {
         now: EpochMillis,
     ) {
         self.directory.note_entity(entity, record.ok(), now);
-        self.count_change();
     }
 
     /// Takes in stored limits that this process changed just now; `None`: the stored limits are
@@ -28,12 +27,5 @@ impl<T: Table> CompositeStore<T> {
         now: EpochMillis,
     ) {
         self.directory.note_limits(scope, stored, now);
-        self.count_change();
-    }
-
-    /// Counts a change, for requests that remember their buckets (ADR 28).
-    fn count_change(&self) {
-        #[cfg(feature = "leasing")]
-        self.own_changes.fetch_add(1, std::sync::atomic::Ordering::Release);
     }
 }

@@ -2,8 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-#[cfg(feature = "leasing")]
-use std::sync::atomic::AtomicU64;
 
 use quick_cache::sync::Cache;
 use serde_dynamo::Item;
@@ -29,9 +27,6 @@ pub struct CompositeStore<T> {
     pub(super) settings: StoreSettings,
     pub(super) known_buckets: Cache<BucketId, Arc<KnownBucket>>,
     pub(super) directory: Directory,
-    /// How often this process changed stored limits or parents.
-    #[cfg(feature = "leasing")]
-    pub(super) own_changes: AtomicU64,
     pub(super) counters: Counters,
 }
 
@@ -139,16 +134,7 @@ impl<T: Table> CompositeStore<T> {
     pub fn with_settings(table: T, settings: StoreSettings) -> Self {
         let known_buckets = Cache::new(settings.buckets_max);
         let (directory, counters) = (Directory::default(), Counters::default());
-        let table = Arc::new(table);
-        Self {
-            table,
-            settings,
-            known_buckets,
-            directory,
-            #[cfg(feature = "leasing")]
-            own_changes: AtomicU64::new(0),
-            counters,
-        }
+        Self { table: Arc::new(table), settings, known_buckets, directory, counters }
     }
 
     /// The table.

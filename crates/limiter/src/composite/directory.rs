@@ -4,8 +4,6 @@
 //! So this process may learn of a change a minute late. An older copy here never undoes a change
 //! that a bucket follows already.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,17 +23,13 @@ const VALID_MS: i64 = 60_000;
 /// The most entities, and the most scopes of limits, that are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// The number of counters of changes. Scopes share them by hash. So a change of one scope may,
-/// rarely, make a bucket of another scope rebuild its limits needlessly.
-const COUNTERS: usize = 1_024;
-
 #[derive(Debug)]
 pub(super) struct Directory {
     entities: Cache<EntityId, Dated<EntityRecord>>,
     limits: Cache<LimitsScope, Dated<StoredLimits>>,
-    /// Counters. Each grows with every change of its scopes that this process made or noticed.
-    changes: Box<[AtomicU64]>,
-    hasher: RandomState,
+    /// Grows with every change of a record or of stored limits that this process made, and with
+    /// every change of stored limits that it noticed.
+    changes: AtomicU64,
     /// Held by a request while it updates levels that are older here than in an item: one request
     /// at a time.
     pub(super) refreshes: Semaphore,
@@ -48,16 +42,8 @@ pub(super) struct Levels {
     scopes: [LimitsScope; 4],
     /// `None`: must be read.
     answers: [Option<Dated<StoredLimits>>; 4],
-    /// The changes noticed before the levels were looked up.
-    pub(super) changes: Changes,
-}
-
-/// The number of changes noticed of a bucket's levels.
-#[derive(Debug, Clone)]
-pub(super) struct Changes {
-    /// The counters that its levels use, as indices.
-    slots: [usize; 4],
-    sum: u64,
+    /// [`Directory::changes`] before the levels were looked up.
+    pub(super) changes: u64,
 }
 
 /// The content of an answer.
@@ -99,8 +85,7 @@ impl Directory {
         Self {
             entities: Cache::new(most),
             limits: Cache::new(most),
-            changes: std::iter::repeat_with(AtomicU64::default).take(COUNTERS).collect(),
-            hasher: RandomState::new(),
+            changes: AtomicU64::new(0),
             refreshes: Semaphore::new(1),
         }
     }
@@ -127,31 +112,18 @@ impl Directory {
 
     /// The levels of a bucket, all of which must be read.
     pub(super) fn unread(&self, bucket: &BucketId) -> Levels {
-        let scopes = LimitsScope::levels(bucket);
-        let slots = scopes.each_ref().map(|scope| self.slot_of(scope));
-        let changes = Changes { slots, sum: self.sum(&slots) };
+        let (scopes, changes) = (LimitsScope::levels(bucket), self.changes());
         Levels { scopes, answers: [const { None }; 4], changes }
     }
 
-    /// True if a change was noticed since.
-    pub(super) fn has_changed(&self, since: &Changes) -> bool {
-        self.sum(&since.slots) != since.sum
+    /// How often this process changed a record or stored limits, or noticed that another process
+    /// had changed stored limits. If it is the same as before a lookup, the result still holds.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
-    /// Counters only grow: if the sum has not changed, no counter has.
-    fn sum(&self, slots: &[usize; 4]) -> u64 {
-        let counters = slots.iter().filter_map(|slot| self.changes.get(*slot));
-        counters.map(|changes| changes.load(Ordering::Acquire)).sum()
-    }
-
-    fn slot_of(&self, scope: &LimitsScope) -> usize {
-        usize::try_from(self.hasher.hash_one(scope) % COUNTERS as u64).unwrap_or_default()
-    }
-
-    fn note_change(&self, scope: &LimitsScope) {
-        if let Some(changes) = self.changes.get(self.slot_of(scope)) {
-            changes.fetch_add(1, Ordering::AcqRel);
-        }
+    fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Takes in an answer; `None`: there is no item. The record of an entity is kept as long as it
@@ -196,7 +168,7 @@ impl Directory {
                 // A level that was not remembered counts as unchanged. Few configurations were
                 // built from it, and each of them is valid for a minute at most.
                 if before.is_some_and(|before| before.version() != dated.version()) {
-                    self.note_change(scope);
+                    self.note_change();
                 }
                 Some(Learned::Limits(scope.clone(), dated))
             }
@@ -214,12 +186,14 @@ impl Directory {
         record: Option<Option<&EntityRecord>>,
         now: EpochMillis,
     ) {
-        let Some(record) = record else {
-            self.entities.remove(entity);
-            return;
-        };
-        let dated = Dated { record: record.cloned().map(Arc::new), as_of: now };
-        self.entities.insert(entity.clone(), dated);
+        match record {
+            None => _ = self.entities.remove(entity),
+            Some(record) => {
+                let dated = Dated { record: record.cloned().map(Arc::new), as_of: now };
+                self.entities.insert(entity.clone(), dated);
+            }
+        }
+        self.note_change();
     }
 
     /// Takes in limits that this process has just stored; `None`: the stored limits are unknown. An
@@ -242,7 +216,7 @@ impl Directory {
                 self.limits.insert(scope.clone(), dated);
             }
         }
-        self.note_change(scope);
+        self.note_change();
     }
 }
 

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use sluicegate_core::{BucketId, Configuration, EpochMillis, QueueSettings};
 
-use super::directory::Changes;
 use super::lane::Lane;
 use super::newest_image::NewestImage;
 use crate::lock::lock;
@@ -28,27 +27,17 @@ pub(super) struct KnownBucket {
 /// The state of a known bucket that a lock protects.
 #[derive(Debug, Default)]
 struct KnownBucketState {
+    /// As it was last put together.
     configuration: Option<KnownConfiguration>,
     /// For each parent, the requests that take from this bucket and the parent's in one
     /// transaction.
     cascades: Vec<(BucketId, Arc<Lane>)>,
 }
 
-/// A configuration as it was last put together, and the stored levels that it was made from.
-#[derive(Debug, Clone)]
-pub(super) struct KnownConfiguration {
-    pub(super) configuration: Arc<Configuration>,
-    /// `None`: it holds explicit limits alone.
-    pub(super) made_from: Option<MadeFrom>,
-}
-
-/// The stored levels of a bucket as they were known.
-#[derive(Debug, Clone)]
-pub(super) struct MadeFrom {
-    pub(super) changes: Changes,
-    /// The time in which the answers for all levels are valid.
-    pub(super) valid: Range<EpochMillis>,
-}
+/// A configuration and, if it holds stored limits, how long they are current: as long as
+/// `Directory::changes` returns this number, and in the time in which the answers for all levels
+/// are valid.
+pub(super) type KnownConfiguration = (Arc<Configuration>, Option<(u64, Range<EpochMillis>)>);
 
 impl KnownBucket {
     /// The lane of the requests on this bucket alone.

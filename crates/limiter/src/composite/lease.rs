@@ -5,7 +5,6 @@
 //! same id.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -46,7 +45,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     }
 
     fn own_changes(&self) -> u64 {
-        self.own_changes.load(Ordering::Acquire)
+        self.directory.changes()
     }
 
     fn limits_now<'a>(

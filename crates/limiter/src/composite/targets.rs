@@ -17,7 +17,7 @@ use sluicegate_core::{
 use super::bucket_request::BucketRequest;
 use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
-use super::known_buckets::{KnownBucket, KnownConfiguration, MadeFrom};
+use super::known_buckets::KnownBucket;
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
@@ -139,13 +139,11 @@ impl<T: Table> CompositeStore<T> {
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let KnownConfiguration { configuration, made_from } = known_bucket.configuration()?;
-        let is_current = match &made_from {
+        let (configuration, current) = known_bucket.configuration()?;
+        let is_current = match current {
             None => !needs_stored,
-            Some(levels) => {
-                needs_stored
-                    && !self.directory.has_changed(&levels.changes)
-                    && levels.valid.contains(&now)
+            Some((changes, valid)) => {
+                needs_stored && changes == self.directory.changes() && valid.contains(&now)
             }
         };
         (is_current && configuration.explicit == *wanted.explicit).then_some(configuration)
@@ -272,10 +270,8 @@ fn merge_and_remember(
 ) -> Arc<Configuration> {
     let stored = levels.as_ref().map(Levels::rules);
     let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
-    let made_from =
-        levels.map(|levels| MadeFrom { valid: levels.valid(), changes: levels.changes });
-    known_bucket
-        .set_configuration(KnownConfiguration { configuration: configuration.clone(), made_from });
+    let current = levels.map(|levels| (levels.changes, levels.valid()));
+    known_bucket.set_configuration((configuration.clone(), current));
     configuration
 }
 

@@ -27,7 +27,7 @@ pub(super) type RememberedRequests = Cache<BucketId, Arc<RememberedRequest>>;
 pub(super) struct RememberedRequest {
     pub(super) terms: RequestTerms,
     pub(super) parts: Vec<RememberedPart>,
-    /// How often this process had changed stored limits or parents before the lookup.
+    /// The store's number of changes before the lookup.
     pub(super) own_changes: u64,
     /// The end of its use, epoch milliseconds.
     pub(super) until_ms: i64,
@@ -64,8 +64,9 @@ impl From<LeasedPart> for RememberedPart {
 }
 
 impl RememberedRequest {
-    /// True if the buckets need not be looked up again. This process's own changes count at once.
-    /// Changes that it reads from the table count at the next lookup, at most half a second later.
+    /// True if the buckets need not be looked up again. A change that this process made counts at
+    /// once. So does a change of stored limits that it noticed. A parent that it read from the table
+    /// counts at the next lookup, at most half a second later.
     pub(super) fn is_current(&self, own_changes: u64, now_ms: i64) -> bool {
         self.own_changes == own_changes
             && (0..=FOUND_MS).contains(&self.until_ms.saturating_sub(now_ms))
