@@ -77,7 +77,7 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
                     may_look_for_limit = false;
                     for target in &mut *targets {
-                        let read = self.read_limits_again(target, context).boxed().await;
+                        let read = self.read_limits_again(target, true, context).boxed().await;
                         read.map_err(|error| (error, false))?;
                     }
                     None
@@ -101,33 +101,6 @@ impl<T: Table> CompositeStore<T> {
             }
             if is_acquire {
                 context.id = new_id();
-            }
-        }
-    }
-
-    /// Updates the limits of a bucket if its item has stored limits that are newer than those known
-    /// here. If that fails, the request keeps its limits.
-    pub(super) async fn follow_newer_limits(
-        &self,
-        targets: &mut [BucketRequest],
-        context: &mut CallContext<'_>,
-    ) {
-        for target in targets {
-            let Some(image) = target.image() else { continue };
-            if target.configuration.is_behind(&image) {
-                let (bucket, known_bucket) = (&target.bucket, &target.known_bucket);
-                let newer = self
-                    .newer_configuration(
-                        bucket,
-                        known_bucket,
-                        &target.configuration,
-                        &image,
-                        context,
-                    )
-                    .boxed();
-                if let Some(newer) = newer.await {
-                    target.configuration = newer;
-                }
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration};
 
+use super::directory::Levels;
 use super::known_buckets::KnownBucket;
 use crate::store::BucketGrant;
 
@@ -19,6 +20,16 @@ impl BucketRequest {
     /// The newest image of the item.
     pub(super) fn image(&self) -> Option<Arc<CompositeBucket>> {
         self.known_bucket.newest.known()?.image
+    }
+
+    /// Gives the request its explicit limits and those of the levels, and remembers them for the
+    /// bucket.
+    pub(super) fn follow(&mut self, levels: Option<Levels>) {
+        let explicit = self.configuration.explicit.clone();
+        let stored = levels.as_ref().map(Levels::rules);
+        self.configuration = Arc::new(Configuration { explicit, stored });
+        let current = levels.map(|levels| (levels.changes, levels.valid()));
+        self.known_bucket.set_configuration((self.configuration.clone(), current));
     }
 
     /// The request as a part of a grant, with this image of the bucket.

@@ -31,11 +31,12 @@ pub struct CompositeStore<T> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// Reads these items, again and again while that can help.
+    /// Reads these items; with `may_repeat`, again and again while that can help.
     pub(super) async fn read(
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
+        may_repeat: bool,
         context: &mut CallContext<'_>,
     ) -> Result<ReadItems, AcquireError> {
         loop {
@@ -44,6 +45,7 @@ impl<T: Table> CompositeStore<T> {
                     context.spend_reads(found.read_units);
                     return Ok(found);
                 }
+                Err(table_error) if !may_repeat => return Err(context.fail_with(table_error)),
                 Err(table_error) => {
                     if !context.wait_out(table_error).await {
                         return Err(context.given_up());
@@ -62,7 +64,7 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
         let BucketId { entity, resource } = bucket.clone();
         let keys = [ItemKey::Bucket(entity, resource)];
-        let found = self.read(&keys, Consistency::Strong, context).await?;
+        let found = self.read(&keys, Consistency::Strong, true, context).await?;
         let image = image(bucket, found.items.first().and_then(Option::as_ref))?;
         let (as_of, is_authoritative) = (context.now(), true);
         known_bucket.newest.learn_if_newer(KnownImage {

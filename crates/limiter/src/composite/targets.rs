@@ -10,8 +10,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EntityRecord, EpochMillis,
-    KnownImage, Rules,
+    Amounts, BucketId, Configuration, EntityId, EntityRecord, EpochMillis, KnownImage, Rules,
 };
 
 use super::bucket_request::BucketRequest;
@@ -21,7 +20,7 @@ use super::known_buckets::KnownBucket;
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
-use crate::table::{Consistency, ReadItems, Table};
+use crate::table::{Consistency, Table};
 
 /// Says if the limits of a bucket are read from the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +40,13 @@ impl<T: Table> CompositeStore<T> {
         lookup: Lookup,
         context: &mut CallContext<'_>,
     ) -> Result<Vec<BucketRequest>, AcquireError> {
-        let resource = &request.resource;
+        let (resource, amounts) = (&request.resource, &request.amounts);
         let bucket =
             |entity: &EntityId| BucketId { entity: entity.clone(), resource: resource.clone() };
-        let wanted =
-            ConfigQuery { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
+        let (own, explicit) = (bucket(&request.entity), &request.limits);
         let asks_record = request.cascade == Cascade::Stored;
-        let (own, record) = self.target(&wanted, &request.amounts, asks_record, context).await?;
+        let target = self.target(own, amounts, explicit, lookup, asks_record, context);
+        let (own, record) = target.await?;
         let parent = match &request.cascade {
             Cascade::No => None,
             Cascade::To(parent) => Some(parent.clone()),
@@ -58,8 +57,8 @@ impl<T: Table> CompositeStore<T> {
         let mut targets = vec![own];
         if let Some(parent) = parent {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
-            let wanted = ConfigQuery { bucket: bucket(&parent), explicit, lookup };
-            let (mut target, _) = self.target(&wanted, &request.amounts, false, context).await?;
+            let target = self.target(bucket(&parent), amounts, explicit, lookup, false, context);
+            let (mut target, _) = target.await?;
             // A parent is not asked for a limit that it does not have.
             let (image, configuration) = (target.image(), &target.configuration);
             target.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));
@@ -78,8 +77,9 @@ impl<T: Table> CompositeStore<T> {
         explicit: &Arc<Rules>,
         context: &mut CallContext<'_>,
     ) -> Result<Arc<Configuration>, AcquireError> {
-        let wanted = ConfigQuery { bucket: bucket.clone(), explicit, lookup: Lookup::Always };
-        let (target, _) = self.target(&wanted, &Amounts::new(), false, context).await?;
+        let (bucket, amounts) = (bucket.clone(), Amounts::EMPTY);
+        let target = self.target(bucket, amounts, explicit, Lookup::Always, false, context);
+        let (target, _) = target.await?;
         Ok(target.configuration)
     }
 
@@ -87,12 +87,13 @@ impl<T: Table> CompositeStore<T> {
     /// were found: the directory may forget them before a second look.
     async fn target(
         &self,
-        wanted: &ConfigQuery<'_>,
+        bucket: BucketId,
         amounts: &Amounts,
+        explicit: &Arc<Rules>,
+        lookup: Lookup,
         asks_record: bool,
         context: &mut CallContext<'_>,
     ) -> Result<(BucketRequest, Option<Arc<EntityRecord>>), AcquireError> {
-        let bucket = wanted.bucket.clone();
         let known_bucket = self.known_bucket(&bucket);
         let now = context.now();
         let mut missing = Vec::new();
@@ -103,19 +104,23 @@ impl<T: Table> CompositeStore<T> {
                 None => missing.push(ItemKey::Entity(bucket.entity.clone())),
             }
         }
-        let needs_stored = wanted.lookup == Lookup::Always
-            || amounts.keys().any(|limit| !wanted.explicit.contains_key(limit));
-        let remembered = self.remembered(&known_bucket, wanted, needs_stored, now);
+        let needs_stored =
+            lookup == Lookup::Always || amounts.keys().any(|limit| !explicit.contains_key(limit));
+        let remembered = self.remembered(&known_bucket, explicit, needs_stored, now);
+        let must_follow = remembered.is_none();
         let mut levels = None;
-        if remembered.is_none() && needs_stored {
+        if must_follow && needs_stored {
             let found = self.directory.levels(&bucket, now);
             missing.extend(found.missing());
             levels = Some(found);
         }
+        let configuration =
+            remembered.unwrap_or_else(|| Arc::new(Configuration::explicit(explicit.clone())));
+        let amounts = amounts.clone();
+        let mut target = BucketRequest { bucket, amounts, configuration, known_bucket };
         if !missing.is_empty() {
             // Boxed: this future is rare, and larger than the rest of a request.
-            let read =
-                self.read_stored(&bucket, &known_bucket, missing, Consistency::Eventual, context);
+            let read = self.read_stored(&target, missing, Consistency::Eventual, true, context);
             for learned in read.boxed().await? {
                 match (learned, &mut levels) {
                     (Learned::Entity(known), _) => record = known,
@@ -124,10 +129,9 @@ impl<T: Table> CompositeStore<T> {
                 }
             }
         }
-        let configuration = remembered
-            .unwrap_or_else(|| merge_and_remember(&known_bucket, wanted.explicit, levels));
-        let target =
-            BucketRequest { bucket, amounts: amounts.clone(), configuration, known_bucket };
+        if must_follow {
+            target.follow(levels);
+        }
         Ok((target, record))
     }
 
@@ -135,7 +139,7 @@ impl<T: Table> CompositeStore<T> {
     fn remembered(
         &self,
         known_bucket: &KnownBucket,
-        wanted: &ConfigQuery<'_>,
+        explicit: &Arc<Rules>,
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
@@ -146,16 +150,16 @@ impl<T: Table> CompositeStore<T> {
                 needs_stored && changes == self.directory.changes() && valid.contains(&now)
             }
         };
-        (is_current && configuration.explicit == *wanted.explicit).then_some(configuration)
+        (is_current && configuration.explicit == *explicit).then_some(configuration)
     }
 
     /// Reads records and limits from the table, and the bucket if it is not known.
     async fn read_stored(
         &self,
-        bucket: &BucketId,
-        known_bucket: &KnownBucket,
+        BucketRequest { bucket, known_bucket, .. }: &BucketRequest,
         mut keys: Vec<ItemKey>,
         consistency: Consistency,
+        may_repeat: bool,
         context: &mut CallContext<'_>,
     ) -> Result<Vec<Learned>, AcquireError> {
         if context.is_over() {
@@ -165,7 +169,7 @@ impl<T: Table> CompositeStore<T> {
         if known_bucket.newest.known().is_none_or(|known| known.image.is_none()) {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
-        let found = self.read(&keys, consistency, context).await?;
+        let found = self.read(&keys, consistency, may_repeat, context).await?;
         let now = context.now();
         let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
@@ -184,102 +188,72 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// A newer configuration, for a bucket whose item follows newer stored limits than
-    /// `configuration`. It comes from the directory if another request has learned it meanwhile, or
+    /// Updates the limits of each bucket whose item follows newer stored limits. The item stays as
+    /// it is if another request is reading, or if the levels cannot be read now.
+    ///
+    /// The newer limits come from the directory if another request has learned them meanwhile, or
     /// else from a strongly consistent read. The levels just read may still look older than those
     /// that the item follows. Then somebody deleted a level by hand or restored the table. A later
     /// write brings such an item to the limits that were read ([`StoredRules::outranks`]).
-    ///
-    /// `None`, and the item stays as it is: another request is reading, or the levels cannot be
-    /// read now.
-    pub(super) async fn newer_configuration(
+    pub(super) async fn follow_newer_limits(
         &self,
-        bucket: &BucketId,
-        known_bucket: &KnownBucket,
-        configuration: &Configuration,
-        image: &CompositeBucket,
+        targets: &mut [BucketRequest],
         context: &mut CallContext<'_>,
-    ) -> Option<Arc<Configuration>> {
-        let _turn = self.directory.refreshes.try_acquire().ok()?;
-        let levels = self.directory.levels(bucket, context.now());
-        if levels.are_known() {
-            let known = merge_and_remember(known_bucket, &configuration.explicit, Some(levels));
-            if !known.is_behind(image) {
-                return Some(known);
+    ) {
+        for target in targets {
+            let is_behind = |image: &Arc<_>| target.configuration.is_behind(image);
+            let Some(image) = target.image().filter(is_behind) else { continue };
+            let Ok(_turn) = self.directory.refreshes.try_acquire() else { continue };
+            let before = target.configuration.clone();
+            let levels = self.directory.levels(&target.bucket, context.now());
+            if let Some(levels) = Some(levels).filter(Levels::are_known) {
+                target.follow(Some(levels));
+            }
+            if !target.configuration.is_behind(&image) {
+                continue;
+            }
+            match self.read_limits_again(target, false, context).boxed().await {
+                Ok(()) if target.configuration.is_behind(&image) => {
+                    let configuration = Arc::make_mut(&mut target.configuration);
+                    if let Some(stored) = &mut configuration.stored {
+                        stored.outranks = Some(image.config_stamp);
+                    }
+                }
+                Ok(()) => {}
+                Err(error) => {
+                    target.configuration = before;
+                    let bucket = &target.bucket;
+                    match error {
+                        AcquireError::Setup(error) => {
+                            tracing::warn!(%bucket, %error, "stored limits cannot be used");
+                        }
+                        error => {
+                            tracing::debug!(%bucket, %error, "stored limits could not be read again");
+                        }
+                    }
+                }
             }
         }
-        if context.is_over() {
-            return None;
-        }
-        let mut levels = self.directory.unread(bucket);
-        let keys: Vec<_> = levels.missing().collect();
-        let found = context.in_time(self.table.read(&keys, Consistency::Strong)).await;
-        let found = found.inspect_err(|table_error| {
-            tracing::debug!(%bucket, %table_error, "stored limits could not be read again");
-        });
-        let found: ReadItems = found.ok()?;
-        context.spend_reads(found.read_units);
-        let now = context.now();
-        for (key, item) in keys.iter().zip(&found.items) {
-            let learned = self.directory.learn(key, item.as_ref(), Consistency::Strong, now);
-            let learned = learned.inspect_err(
-                |error| tracing::warn!(%bucket, %error, "stored limits cannot be used"),
-            );
-            if let Some(Learned::Limits(scope, answer)) = learned.ok()? {
-                levels.learn(&scope, answer);
-            }
-        }
-        let known = merge_and_remember(known_bucket, &configuration.explicit, Some(levels));
-        if !known.is_behind(image) {
-            return Some(known);
-        }
-        let mut known = known.as_ref().clone();
-        if let Some(stored) = &mut known.stored {
-            stored.outranks = Some(image.config_stamp);
-        }
-        Some(Arc::new(known))
     }
 
     /// Reads the limits of a bucket again, by a strongly consistent read.
     pub(super) async fn read_limits_again(
         &self,
         target: &mut BucketRequest,
+        may_repeat: bool,
         context: &mut CallContext<'_>,
     ) -> Result<(), AcquireError> {
         let mut levels = self.directory.unread(&target.bucket);
         let keys = levels.missing().collect();
-        for learned in self
-            .read_stored(&target.bucket, &target.known_bucket, keys, Consistency::Strong, context)
-            .await?
-        {
+        let read = self.read_stored(target, keys, Consistency::Strong, may_repeat, context);
+        for learned in read.await? {
             if let Learned::Limits(scope, answer) = learned {
                 levels.learn(&scope, answer);
             }
         }
-        target.configuration =
-            merge_and_remember(&target.known_bucket, &target.configuration.explicit, Some(levels));
+        target.follow(Some(levels));
         Ok(())
     }
-}
-
-/// Puts the limits of all levels together, and remembers the result for the bucket.
-fn merge_and_remember(
-    known_bucket: &KnownBucket,
-    explicit: &Arc<Rules>,
-    levels: Option<Levels>,
-) -> Arc<Configuration> {
-    let stored = levels.as_ref().map(Levels::rules);
-    let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
-    let current = levels.map(|levels| (levels.changes, levels.valid()));
-    known_bucket.set_configuration((configuration.clone(), current));
-    configuration
-}
-
-/// A bucket and the limits that the request names.
-struct ConfigQuery<'a> {
-    bucket: BucketId,
-    explicit: &'a Arc<Rules>,
-    lookup: Lookup,
 }
 
 #[cfg(test)]
