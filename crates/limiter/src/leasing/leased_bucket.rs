@@ -200,23 +200,15 @@ impl LeasedBucket {
         }
     }
 
-    /// The tokens that were debited and not handed out, and those that were handed out and not
-    /// counted.
-    pub(super) fn left(&self, settings: &LeaseSettings) -> (u64, u64) {
-        let Some(mut ledger) = self.ledger().take() else { return (0, 0) };
+    /// True if the bucket holds debited tokens, or if the store must be told something else. Takes
+    /// the ledger away.
+    pub(super) fn is_unsettled(&self, settings: &LeaseSettings) -> bool {
+        let Some(mut ledger) = self.ledger().take() else { return false };
         for (limit_ledger, slot) in ledger.limit_ledgers.iter_mut().zip(self.atomic.slots.iter()) {
+            // By then everything in the pool is too old, so it must go back.
             limit_ledger.catch_up(&slot.pool, i64::MAX);
         }
-        let unused = ledger.limit_ledgers.iter().map(|limit_ledger| limit_ledger.retired).sum();
-        let uncounted = |(limit, limit_ledger): (&LimitName, &LimitLedger)| {
-            (limit_ledger.used + ledger.committing(limit)).unsigned_abs()
-        };
-        let uncounted = self.layout.limits.iter().zip(&ledger.limit_ledgers).map(uncounted).sum();
-        match settings.mode {
-            LeaseMode::Strict(super::Accounting::AtLease) => (unused, 0),
-            LeaseMode::Strict(super::Accounting::AtSettle) => (unused, uncounted),
-            LeaseMode::WriteBehind { .. } => (0, uncounted),
-        }
+        ledger.has_unreported(settings)
     }
 }
 

@@ -178,18 +178,10 @@ impl Leaser {
 impl Drop for Leaser {
     fn drop(&mut self) {
         let watched = self.watched.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (mut buckets, mut unused, mut uncounted) = (0, 0, 0);
-        for bucket in watched.iter() {
-            let left = bucket.left(&self.settings);
-            buckets += usize::from(left != (0, 0));
-            unused += left.0;
-            uncounted += left.1;
-        }
+        let buckets = watched.iter().filter(|bucket| bucket.is_unsettled(&self.settings)).count();
         if buckets > 0 {
             tracing::warn!(
                 buckets,
-                unused_millitokens = unused,
-                uncounted_millitokens = uncounted,
                 "a limiter was dropped with tokens that are not settled: call `shutdown` before"
             );
         }
