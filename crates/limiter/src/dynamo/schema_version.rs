@@ -42,6 +42,6 @@ impl ConfigStore {
     /// [`ConfigError::Request`].
     pub async fn note_converted(&self) -> Result<(), ConfigError> {
         let update = expressions::set_schema(keys::COMPOSITE_SCHEMA);
-        Ok(self.update(&ItemKey::SchemaVersion, update).await?)
+        self.change(&ItemKey::SchemaVersion, update, |_| Ok(Some(()))).await.map(drop)
     }
 }

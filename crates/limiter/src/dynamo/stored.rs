@@ -90,31 +90,8 @@ impl ConfigStore {
         if record.parent.as_ref() == Some(&record.entity) {
             return Err(ConfigError::OwnParent { entity: record.entity.clone() });
         }
-        Ok(self.update(&record.key(), expressions::put_entity(record)).await?)
-    }
-
-    /// Sends an update that does not depend on the item.
-    pub(super) async fn update(
-        &self,
-        key: &ItemKey,
-        update: StoredUpdate,
-    ) -> Result<(), RequestError> {
-        let output = self
-            .client
-            .update_item()
-            .table_name(&self.table)
-            .set_key(Some(expressions::key(key)))
-            .update_expression(update.expression)
-            .set_expression_attribute_names(Some(update.placeholders.names))
-            .set_expression_attribute_values(Some(update.placeholders.values))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await
-            .map_err(|error| RequestError::of("UpdateItem", &self.table, error))?;
-        match output.consumed_capacity {
-            Some(_) => Ok(()),
-            None => Err(RequestError::empty("UpdateItem", &self.table)),
-        }
+        let update = expressions::put_entity(record);
+        self.change(&record.key(), update, |_| Ok(Some(()))).await.map(drop)
     }
 
     /// The stored record of an entity; `None` if there is none. A consistent read.
