@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::{LimitName, Millitokens, OutOfRange};
+use crate::LimitName;
 
 /// The currencies that name limits, by their ISO 4217 codes: those that are traded much. Codes that
 /// name other things, as in `all=5/min` or `php=5/min`, are not among them. They are sorted.
@@ -104,21 +104,6 @@ impl Money {
     #[must_use]
     pub const fn nanos(self) -> i128 {
         self.nanos
-    }
-
-    /// The same amount in millitokens of a limit that counts this currency.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] beyond a billion units.
-    pub fn to_amount(self) -> Result<Millitokens, OutOfRange> {
-        let most = i128::from(Millitokens::MAX.get());
-        let beyond = OutOfRange {
-            what: "amount of money in billionths",
-            value: self.nanos,
-            min: -most,
-            max: most,
-        };
-        i64::try_from(self.nanos).ok().and_then(|nanos| Millitokens::new(nanos).ok()).ok_or(beyond)
     }
 }
 
@@ -276,14 +261,6 @@ mod tests {
         assert_eq!(parse_amount("rpm", "0.0001"), None);
         assert_eq!(parse_amount("rpm", "+7"), Some(7_000));
         assert_eq!(parse_amount("rpm", &"9".repeat(21)), None);
-    }
-
-    #[test]
-    fn money_beyond_a_billion_is_no_amount() {
-        let usd = |text| Money::parse(text, Currency::of("usd").unwrap()).unwrap().to_amount();
-        assert_eq!(usd("1000000000"), Ok(Millitokens::MAX));
-        assert!(usd("1000000000.000000001").is_err());
-        assert!(usd("-1000000001").is_err());
     }
 
     proptest! {

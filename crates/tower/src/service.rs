@@ -33,21 +33,6 @@ impl<I, F> RateLimit<I, F> {
     pub(crate) const fn new(inner: I, limiter: Limiter, extract: Arc<F>) -> Self {
         Self { inner, limiter, extract }
     }
-
-    /// The inner service.
-    pub const fn get_ref(&self) -> &I {
-        &self.inner
-    }
-
-    /// The inner service.
-    pub const fn get_mut(&mut self) -> &mut I {
-        &mut self.inner
-    }
-
-    /// The inner service.
-    pub fn into_inner(self) -> I {
-        self.inner
-    }
 }
 
 impl<I, F, A, B> Service<Request<A>> for RateLimit<I, F>

@@ -169,20 +169,16 @@ impl ConfigStore {
         limits: &[LimitName],
         now: EpochMillis,
     ) -> Result<Option<StoredLimits>, ConfigError> {
-        self.delete_where(scope, |limit| limits.contains(limit), now).await
-    }
-
-    /// Deletes every limit that a scope has at the moment of the call; the item stays, with
-    /// tombstones. Returns the limits that the scope has now, `None` if it never had any.
-    ///
-    /// # Errors
-    /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
-    pub async fn delete_all_limits(
-        &self,
-        scope: &LimitsScope,
-        now: EpochMillis,
-    ) -> Result<Option<StoredLimits>, ConfigError> {
-        self.delete_where(scope, |_| true, now).await
+        let key = ItemKey::Limits(scope.clone());
+        let mut found = self.get_limits(scope).await?;
+        let Some(stored) = &found else { return Ok(None) };
+        let is_named = |limit: &&LimitName| limits.contains(limit);
+        let limits: Vec<_> = stored.rules.keys().filter(is_named).cloned().collect();
+        for limits in limits.chunks(LIMITS_PER_WRITE) {
+            let update = expressions::delete_limits(limits, now);
+            found = self.change(&key, update, StoredLimits::from_item).await?;
+        }
+        Ok(found)
     }
 
     /// The limits of a scope, tombstones included; `None` if it never had any. A consistent read.
@@ -194,23 +190,6 @@ impl ConfigStore {
         scope: &LimitsScope,
     ) -> Result<Option<StoredLimits>, ConfigError> {
         self.get(&ItemKey::Limits(scope.clone()), StoredLimits::from_item).await
-    }
-
-    async fn delete_where(
-        &self,
-        scope: &LimitsScope,
-        is_meant: impl Fn(&LimitName) -> bool,
-        now: EpochMillis,
-    ) -> Result<Option<StoredLimits>, ConfigError> {
-        let key = ItemKey::Limits(scope.clone());
-        let mut found = self.get_limits(scope).await?;
-        let Some(stored) = &found else { return Ok(None) };
-        let limits: Vec<_> = stored.rules.keys().filter(|limit| is_meant(limit)).cloned().collect();
-        for limits in limits.chunks(LIMITS_PER_WRITE) {
-            let update = expressions::delete_limits(limits, now);
-            found = self.change(&key, update, StoredLimits::from_item).await?;
-        }
-        Ok(found)
     }
 
     /// The item after a change; `None`: the change's condition refused it.
