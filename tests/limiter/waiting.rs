@@ -147,15 +147,19 @@ async fn left_in_bucket<E: Engine>(table: E) {
         limiter.acquire("u", "r").consume("rpm", 1).consume("tpm", tpm).limits(limits.clone())
     };
     let permit = ask(700).await.unwrap();
-    let shares: Vec<_> = permit.remaining().iter().map(|left| left.share).collect();
-    assert_eq!(shares, [0.9, 0.3]);
+    let remaining = permit.remaining();
+    let available: Vec<_> = remaining.iter().map(|left| left.available.get()).collect();
+    assert_eq!(available, [9_000, 300_000]);
+    let asked: Vec<_> = remaining.iter().map(|left| left.asked.get()).collect();
+    assert_eq!(asked, [1_000, 700_000]);
     assert!(!permit.is_near_limit());
     assert!(ask(50).await.unwrap().is_near_limit());
 
     // It fills up while the work goes on; an adjustment is then missing from a full bucket.
     clock.advance(Duration::from_secs(600));
     permit.adjust("tpm", 400).await.unwrap();
-    assert_eq!(permit.remaining()[1].available.get(), 600_000);
+    let left = &permit.remaining()[1];
+    assert_eq!((left.available.get(), left.consumed.get()), (600_000, 1_100_000));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use crate::amounts::keywords;
 use crate::call::{Begin, Call, Ready, ready};
 use crate::errors::{of_acquire, of_adjust};
 use crate::runtime::Home;
-use crate::status::{LimitStatus, remaining};
+use crate::status::{LimitStatus, statuses};
 
 /// A permit that makes its corrections one after the other. A correction continues after its caller
 /// left. The next one must see its result, because a correction to a total sends the difference to
@@ -65,7 +65,7 @@ impl Permit {
     /// The balances of the requested limits. The list is empty if the store did not decide.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<Vec<LimitStatus>> {
-        remaining(py, &self.inner.remaining())
+        statuses(py, &self.inner.remaining())
     }
 
     /// True if the store did not decide: it was unavailable. Then nothing can be corrected.

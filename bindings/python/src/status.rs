@@ -2,7 +2,6 @@
 
 use pyo3::prelude::*;
 use sluicegate::Limit;
-use sluicegate::request::Remaining;
 
 use crate::decimals::decimal;
 
@@ -60,19 +59,6 @@ pub(crate) fn statuses(
             rule: Limit::from_rule(&status.limit, status.rule).to_string(),
             available: decimal(py, &status.limit, status.available.get())?.unbind(),
             violated: status.is_violated(),
-        })
-    };
-    limits.iter().map(status).collect()
-}
-
-pub(crate) fn remaining(py: Python<'_>, limits: &[Remaining]) -> PyResult<Vec<LimitStatus>> {
-    let status = |left: &Remaining| {
-        Ok(LimitStatus {
-            entity: left.entity.to_string(),
-            limit: left.limit.to_string(),
-            rule: Limit::from_rule(&left.limit, left.rule).to_string(),
-            available: decimal(py, &left.limit, left.available.get())?.unbind(),
-            violated: false,
         })
     };
     limits.iter().map(status).collect()

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluicegate::request::Remaining;
 use sluicegate::types::Wait;
 use sluicegate::{AcquireError, AcquireRequest, LimitStatus, Limiter};
 
@@ -63,7 +62,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let limiter = options.connect().await?.limiter().await?;
     let request = request(&args, &limiter).await?;
     let (answer, verdict, code) = match request.await {
-        Ok(permit) => (granted(&args, &permit.remaining()), "granted".to_owned(), 0),
+        Ok(permit) => {
+            let limits = permit.remaining().iter().map(LimitOutput::from).collect();
+            let answer = AcquireOutput { granted: true, retry_after_ms: None, limits };
+            (answer, "granted".to_owned(), 0)
+        }
         Err(AcquireError::LimitExceeded(exceeded)) => {
             let retry_after_ms = exceeded
                 .retry_after
@@ -118,21 +121,6 @@ async fn request<'a>(
         request = request.wait_up_to(Duration::from_secs(seconds.into()));
     }
     Ok(request)
-}
-
-fn granted(args: &Args, remaining: &[Remaining]) -> AcquireOutput {
-    let limits = remaining.iter().map(|remaining| {
-        let asked = args.consume.iter().find(|asked| asked.limit == remaining.limit);
-        LimitOutput {
-            entity: remaining.entity.to_string(),
-            limit: remaining.limit.to_string(),
-            asked_milli: asked.map_or(0, |asked| asked.milli),
-            available_milli: remaining.available.get(),
-            burst_milli: remaining.rule.burst().get(),
-            violated: false,
-        }
-    });
-    AcquireOutput { granted: true, retry_after_ms: None, limits: limits.collect() }
 }
 
 impl From<&LimitStatus> for LimitOutput {

@@ -3,16 +3,16 @@
 mod correct;
 mod correction_log;
 mod lazy_grants;
-mod summary;
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, BucketId, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
+use sluicegate_core::{
+    Amounts, BucketId, EpochMillis, LimitBalance, LimitName, LimitStatus, Millitokens, Wait,
+};
 
 use self::correction_log::{CorrectionChange, CorrectionLog};
 pub(crate) use self::lazy_grants::LazyGrants;
-pub use self::summary::Remaining;
 use crate::check::amount;
 use crate::cost::Cost;
 use crate::degraded::Degraded;
@@ -26,38 +26,51 @@ use crate::store::{Adjusted, BucketGrant, Grant};
 struct Balance<'p> {
     part: &'p BucketGrant,
     limit: &'p LimitName,
-    rule: Rule,
-    stored: Millitokens,
+    granted: Millitokens,
+    stored: &'p LimitBalance,
     refilled_at: EpochMillis,
-    adjusted: i128,
+    adjusted: i64,
 }
 
 impl Balance<'_> {
+    const fn burst(&self) -> Millitokens {
+        self.stored.rule.burst()
+    }
+
     /// The tokens that are left now.
     fn at(&self, now: EpochMillis) -> Millitokens {
-        self.corrected(self.rule.effective(self.stored, self.refilled_at, now))
+        self.corrected(self.stored.rule.effective(self.stored.tokens, self.refilled_at, now))
     }
 
     /// The tokens that were left at the last refill.
     fn without_refill(&self) -> Millitokens {
-        self.corrected(self.stored.min(self.rule.burst()))
+        self.corrected(self.stored.tokens.min(self.burst()))
+    }
+
+    /// The share of the burst that `available` is, from 0 to 1.
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more precision")]
+    fn share(&self, available: Millitokens) -> f64 {
+        if self.burst() <= Millitokens::ZERO {
+            return 0.0;
+        }
+        (available.get().max(0) as f64 / self.burst().get() as f64).min(1.0)
     }
 
     /// True if at most `near_share` of the burst was left at the last refill.
     fn was_near(&self, near_share: f64) -> bool {
-        summary::share(self.without_refill(), self.rule.burst()) <= near_share
+        self.share(self.without_refill()) <= near_share
     }
 
     /// True if at most `near_share` of the burst is left now.
     fn is_near(&self, near_share: f64, now: EpochMillis) -> bool {
-        summary::share(self.at(now), self.rule.burst()) <= near_share
+        self.share(self.at(now)) <= near_share
     }
 
     /// The balance after the corrections. They are subtracted from `tokens`, which is capped at the
     /// burst already: refill that the cap has cut off cannot make up for a correction.
     fn corrected(&self, tokens: Millitokens) -> Millitokens {
-        let available = i128::from(tokens.get()) - self.adjusted;
-        Millitokens::saturating(available).min(self.rule.burst())
+        let available = i128::from(tokens.get()) - i128::from(self.adjusted);
+        Millitokens::saturating(available).min(self.burst())
     }
 }
 
@@ -275,27 +288,32 @@ impl Permit {
         logs
     }
 
-    /// The balances of the request's limits, as of the grant and the adjustments since. Empty if
-    /// they are not known.
+    /// The status of the request's limits, as of the grant and the adjustments since: the amounts
+    /// that were granted, and no wait. Empty if the balances are not known.
     #[must_use]
-    pub fn remaining(&self) -> Vec<Remaining> {
+    pub fn remaining(&self) -> Vec<LimitStatus> {
         let now = self.limiter.clock().now();
-        let remaining = |balance: Balance<'_>| {
-            let (entity, limit) = (balance.part.bucket.entity.clone(), balance.limit.clone());
-            Remaining::new(entity, limit, balance.rule, balance.at(now))
+        let remaining = |balance: Balance<'_>| LimitStatus {
+            entity: balance.part.bucket.entity.clone(),
+            limit: balance.limit.clone(),
+            rule: balance.stored.rule,
+            asked: balance.granted,
+            available: balance.at(now),
+            wait: Wait::None,
+            consumed: balance.stored.consumed.plus(balance.adjusted),
         };
         self.balances(&lock(&self.logs)).map(remaining).collect()
     }
 
     fn balances<'p>(&'p self, logs: &[CorrectionLog]) -> impl Iterator<Item = Balance<'p>> {
         let of_part = move |(n, part): (usize, &'p BucketGrant)| {
-            let balance = move |(limit, granted): (&'p LimitName, &'p Millitokens)| {
+            let balance = move |(limit, &granted): (&'p LimitName, &'p Millitokens)| {
                 let image = part.image.as_ref()?;
-                let LimitBalance { rule, tokens: stored, .. } = *image.limits.get(limit)?;
-                let taken = logs.get(n).map_or(*granted, |log| log.taken(limit));
-                let adjusted = i128::from(taken.get() - granted.get());
+                let stored = image.limits.get(limit)?;
+                let taken = logs.get(n).map_or(granted, |log| log.taken(limit));
+                let adjusted = taken.get() - granted.get();
                 let refilled_at = image.refilled_at;
-                Some(Balance { part, limit, rule, stored, refilled_at, adjusted })
+                Some(Balance { part, limit, granted, stored, refilled_at, adjusted })
             };
             part.amounts.iter().filter_map(balance)
         };

@@ -5,7 +5,6 @@
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
-use sluicegate::request::Remaining;
 use sluicegate::types::{EpochMillis, LimitName, Millitokens, Rule, Wait};
 use sluicegate::{EntityId, LimitStatus};
 
@@ -19,9 +18,9 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 /// The rate limit fields for the balances `remaining` of a granted request of `entity`, as the layer
 /// adds them to a response.
 #[must_use]
-pub fn headers_of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> HeaderMap {
+pub fn headers_of_grant(remaining: &[LimitStatus], entity: &str, now: EpochMillis) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    Fields::of_grant(remaining, entity, now).append_to(&mut headers);
+    Fields::new(remaining, entity, now, None).append_to(&mut headers);
     headers
 }
 
@@ -33,30 +32,17 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    fn with_room_for(limits: usize) -> Self {
-        let room = limits * MEMBER_BYTES;
-        Self { policy: String::with_capacity(room), left: String::with_capacity(room) }
-    }
-
-    /// The fields for the balances `remaining` of a granted request of `entity`.
-    pub(crate) fn of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> Self {
-        let mut fields = Self::with_room_for(remaining.len());
-        for Remaining { entity: whose, limit, rule, available, .. } in remaining {
-            let reset_s = full_in_s(*rule, *available, now);
-            fields.push(prefix(whose, entity), limit, *rule, *available, reset_s);
-        }
-        fields
-    }
-
-    /// The fields for the status `limits` of a request of `entity`, to be repeated after
-    /// `retry_after_s`.
-    pub(crate) fn of_refusal(
+    /// The fields for the status `limits` of a request of `entity`. A refused one is to be repeated
+    /// after `retry_after_s`.
+    pub(crate) fn new(
         limits: &[LimitStatus],
         entity: &str,
         now: EpochMillis,
         retry_after_s: Option<u64>,
     ) -> Self {
-        let mut fields = Self::with_room_for(limits.len());
+        let room = limits.len() * MEMBER_BYTES;
+        let mut fields =
+            Self { policy: String::with_capacity(room), left: String::with_capacity(room) };
         for LimitStatus { entity: whose, limit, rule, available, wait, .. } in limits {
             // `Retry-After` must not be earlier than any `t` (section 6 of the draft).
             let reset_s = match wait {
@@ -141,16 +127,23 @@ fn full_in_s(rule: Rule, available: Millitokens, now: EpochMillis) -> Option<u64
 mod tests {
     use super::*;
     use sluicegate::Limit;
+    use sluicegate::types::MillitokenSum;
     use std::time::Duration;
 
     const NOW: i64 = 1_769_608_800_000;
 
     fn fields(limit: &Limit, available_milli: i64) -> [String; 2] {
         let (limit, rule) = limit.check().unwrap();
-        let (entity, share) = (EntityId::new("u").unwrap(), 0.5);
-        let available = Millitokens::new(available_milli).unwrap();
-        let remaining = [Remaining { entity, limit, rule, available, share }];
-        let fields = Fields::of_grant(&remaining, "u", EpochMillis::new(NOW).unwrap());
+        let remaining = [LimitStatus {
+            entity: EntityId::new("u").unwrap(),
+            limit,
+            rule,
+            asked: Millitokens::ZERO,
+            available: Millitokens::new(available_milli).unwrap(),
+            wait: Wait::None,
+            consumed: MillitokenSum::default(),
+        }];
+        let fields = Fields::new(&remaining, "u", EpochMillis::new(NOW).unwrap(), None);
         [fields.policy, fields.left]
     }
 

@@ -48,7 +48,7 @@ pub fn refusal(
     if let Some(seconds) = retry_after_s {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    Fields::of_refusal(limits, entity, now, retry_after_s).append_to(headers);
+    Fields::new(limits, entity, now, retry_after_s).append_to(headers);
     response
 }
 

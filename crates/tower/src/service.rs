@@ -77,7 +77,8 @@ where
             parts.extensions.insert(permit.clone());
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             if limiter.mode() == Mode::Enforce {
-                Fields::of_grant(&permit.remaining(), wanted.entity(), limiter.clock().now())
+                let (remaining, now) = (permit.remaining(), limiter.clock().now());
+                Fields::new(&remaining, wanted.entity(), now, None)
                     .append_to(response.headers_mut());
             }
             Ok(response)

@@ -19,5 +19,4 @@ pub use self::peek::PeekRequest;
 pub use crate::cost::Cost;
 pub use crate::degraded::{Cause, Degraded};
 pub use crate::limit_set::IntoLimits;
-pub use crate::permit::Remaining;
 pub use crate::store::Adjusted;

@@ -10,13 +10,12 @@ use tonic::Status;
 
 use super::groups::Group;
 use super::rules::Bucket;
-use super::status::FoundLimit;
 use crate::state::{ServerState, Slot};
 
 /// The result for one bucket.
 #[derive(Default)]
 pub(super) struct Decision {
-    pub(super) limits: Vec<FoundLimit>,
+    pub(super) limits: Vec<LimitStatus>,
     pub(super) headers: HeaderMap,
     refused: bool,
     permit: Option<Permit>,
@@ -27,15 +26,14 @@ impl Decision {
         self.refused
     }
 
-    fn refused(
-        error: &AcquireError,
-        limits: &[LimitStatus],
-        state: &ServerState,
-        of: &Bucket,
-    ) -> Self {
+    fn refused(error: AcquireError, state: &ServerState, of: &Bucket) -> Self {
         let now = state.limiter.clock().now();
-        let refusal = sluicegate_tower::refusal(error, &of.entity, &of.resource, now);
-        let limits = limits.iter().map(FoundLimit::from).collect();
+        let refusal = sluicegate_tower::refusal(&error, &of.entity, &of.resource, now);
+        let limits = match error {
+            AcquireError::LimitExceeded(exceeded) => exceeded.limits,
+            AcquireError::NeverAdmissible(never) => never.limits,
+            _ => Vec::new(),
+        };
         Self { limits, headers: refusal.into_parts().0.headers, refused: true, permit: None }
     }
 }
@@ -51,11 +49,9 @@ pub(super) async fn peek(state: &ServerState, group: &Group) -> Result<Decision,
     };
     limits.retain(|limit| group.amounts.contains_key(&limit.limit));
     if !limits.iter().any(LimitStatus::is_violated) {
-        let limits = limits.iter().map(FoundLimit::from).collect();
         return Ok(Decision { limits, ..Decision::default() });
     }
-    let exceeded = LimitExceeded::new(limits.clone()).into();
-    Ok(Decision::refused(&exceeded, &limits, state, &group.bucket))
+    Ok(Decision::refused(LimitExceeded::new(limits).into(), state, &group.bucket))
 }
 
 /// Acquires from each bucket. If one of them does not grant, the others get their tokens back, also
@@ -115,19 +111,14 @@ async fn acquire(state: &ServerState, group: &Group) -> Result<Decision, Status>
     let request = state.limiter.acquire(entity, resource).limits(group.limits.clone());
     let permit = match request.consume_all(&group.amounts).await {
         Ok(permit) => permit,
-        Err(error) => {
-            let limits = match &error {
-                AcquireError::LimitExceeded(exceeded) => &exceeded.limits,
-                AcquireError::NeverAdmissible(never) => &never.limits,
-                other => return Err(failed(other)),
-            };
-            return Ok(Decision::refused(&error, limits, state, &group.bucket));
+        Err(error @ (AcquireError::LimitExceeded(_) | AcquireError::NeverAdmissible(_))) => {
+            return Ok(Decision::refused(error, state, &group.bucket));
         }
+        Err(error) => return Err(failed(&error)),
     };
-    let remaining = permit.remaining();
+    let limits = permit.remaining();
     let now = state.limiter.clock().now();
-    let headers = sluicegate_tower::headers_of_grant(&remaining, entity, now);
-    let limits = remaining.iter().map(FoundLimit::from).collect();
+    let headers = sluicegate_tower::headers_of_grant(&limits, entity, now);
     Ok(Decision { limits, headers, refused: false, permit: Some(permit) })
 }
 

@@ -9,11 +9,12 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use futures_util::future::join_all;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use sluicegate::LimitStatus;
 use tonic::{Request, Response, Status};
 
 use super::calls::{Decision, acquire_all, adjust_all, decided, give_back, peek};
 use super::groups::{Call, Group, groups};
-use super::status::{FoundLimit, of_code, status_of};
+use super::status::{of_code, status_of};
 use crate::config::Unknown;
 use crate::state::{ServerState, Slot};
 
@@ -68,7 +69,7 @@ impl Service {
         answer.is_refused |= decisions.iter().any(Decision::is_refused);
         for (group, decision) in groups.iter().zip(decisions) {
             for (n, rule) in &group.descriptors {
-                let own = |limit: &&FoundLimit| rule.consume.contains_key(&limit.limit);
+                let own = |limit: &&LimitStatus| rule.consume.contains_key(&limit.limit);
                 answer.statuses[*n] = status_of(decision.limits.iter().filter(own), now);
             }
             // The balances of a bucket that gets its tokens back are not those of the answer, and an

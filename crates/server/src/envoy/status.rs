@@ -6,72 +6,44 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use envoy_types::pb::google::protobuf::Duration;
 use sluicegate::LimitStatus;
-use sluicegate::request::Remaining;
-use sluicegate::types::{EpochMillis, LimitName, Millitokens, Rule, Wait};
-
-/// A limit of a bucket after an acquire.
-pub(super) struct FoundLimit {
-    pub(super) limit: LimitName,
-    rule: Rule,
-    available: Millitokens,
-    wait: Wait,
-}
-
-impl From<&Remaining> for FoundLimit {
-    fn from(remaining: &Remaining) -> Self {
-        let Remaining { limit, rule, available, .. } = remaining;
-        Self { limit: limit.clone(), rule: *rule, available: *available, wait: Wait::None }
-    }
-}
-
-impl From<&LimitStatus> for FoundLimit {
-    fn from(status: &LimitStatus) -> Self {
-        let LimitStatus { limit, rule, available, wait, .. } = status;
-        Self { limit: limit.clone(), rule: *rule, available: *available, wait: *wait }
-    }
-}
-
-impl FoundLimit {
-    pub(super) fn is_short(&self) -> bool {
-        self.wait != Wait::None
-    }
-
-    /// The share of the burst that is left.
-    fn share(&self) -> i128 {
-        i128::from(self.available.get()) * 1_000_000 / i128::from(self.rule.burst().get().max(1))
-    }
-
-    fn status(&self, now: EpochMillis) -> DescriptorStatus {
-        let millis = match self.wait {
-            Wait::Millis(millis) => Some(millis),
-            Wait::None => match self.rule.wait_for(self.rule.burst(), self.available, now, now) {
-                Wait::Millis(millis) => Some(millis),
-                Wait::None => Some(0),
-                Wait::NoRefill | Wait::ExceedsBurst => None,
-            },
-            Wait::NoRefill | Wait::ExceedsBurst => None,
-        };
-        DescriptorStatus {
-            code: code(self.is_short()).into(),
-            current_limit: Some(RateLimit {
-                name: self.limit.to_string(),
-                requests_per_unit: tokens(self.rule.burst()),
-                unit: unit(self.rule).into(),
-            }),
-            limit_remaining: tokens(self.available),
-            duration_until_reset: millis.map(duration),
-            quota: None,
-        }
-    }
-}
+use sluicegate::types::{EpochMillis, Millitokens, Rule, Wait};
 
 /// The status of a descriptor that consumes some limits of a bucket: that of the scarcest of them.
 pub(super) fn status_of<'a>(
-    limits: impl Iterator<Item = &'a FoundLimit>,
+    limits: impl Iterator<Item = &'a LimitStatus>,
     now: EpochMillis,
 ) -> DescriptorStatus {
-    let scarcest = limits.min_by_key(|limit| (!limit.is_short(), limit.share()));
-    scarcest.map_or_else(|| of_code(Code::Ok), |limit| limit.status(now))
+    let scarcest = limits.min_by_key(|limit| (!limit.is_violated(), share(limit)));
+    scarcest.map_or_else(|| of_code(Code::Ok), |limit| status(limit, now))
+}
+
+/// The share of the burst that is left.
+fn share(limit: &LimitStatus) -> i128 {
+    i128::from(limit.available.get()) * 1_000_000 / i128::from(limit.rule.burst().get().max(1))
+}
+
+fn status(limit: &LimitStatus, now: EpochMillis) -> DescriptorStatus {
+    let LimitStatus { limit: name, rule, available, wait, .. } = limit;
+    let wait = match wait {
+        Wait::None => rule.wait_for(rule.burst(), *available, now, now),
+        wait => *wait,
+    };
+    let millis = match wait {
+        Wait::None => Some(0),
+        Wait::Millis(millis) => Some(millis),
+        Wait::NoRefill | Wait::ExceedsBurst => None,
+    };
+    DescriptorStatus {
+        code: code(limit.is_violated()).into(),
+        current_limit: Some(RateLimit {
+            name: name.to_string(),
+            requests_per_unit: tokens(rule.burst()),
+            unit: unit(*rule).into(),
+        }),
+        limit_remaining: tokens(*available),
+        duration_until_reset: millis.map(duration),
+        quota: None,
+    }
 }
 
 /// A status without a limit.

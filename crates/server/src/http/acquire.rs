@@ -9,9 +9,10 @@ use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use sluicegate::request::Remaining;
 use sluicegate::types::{Amounts, EpochMillis, Millitokens};
-use sluicegate::{AcquireError, AcquireRequest, EntityId, Limit, Limiter, Permit, Resource};
+use sluicegate::{
+    AcquireError, AcquireRequest, EntityId, Limit, LimitStatus, Limiter, Permit, Resource,
+};
 use sluicegate_core::rfc3339_s;
 use utoipa::ToSchema;
 
@@ -99,9 +100,9 @@ pub(super) struct Balance<'a> {
     burst: Number,
 }
 
-impl<'a> From<&'a Remaining> for Balance<'a> {
-    fn from(remaining: &'a Remaining) -> Self {
-        let Remaining { entity, limit, rule, available, .. } = remaining;
+impl<'a> From<&'a LimitStatus> for Balance<'a> {
+    fn from(status: &'a LimitStatus) -> Self {
+        let LimitStatus { entity, limit, rule, available, .. } = status;
         let available = number(limit.as_str(), available.get());
         let burst = number(limit.as_str(), rule.burst().get());
         Self { entity: entity.as_str(), limit: limit.as_str(), available, burst }
@@ -193,7 +194,7 @@ impl AcquireBody {
         self,
         state: &ServerState,
         permit: Option<&Permit>,
-        remaining: &'a [Remaining],
+        remaining: &'a [LimitStatus],
         amounts: Amounts,
         [asked_at, now]: [EpochMillis; 2],
     ) -> AcquireAnswer<'a> {
