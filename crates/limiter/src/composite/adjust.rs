@@ -7,6 +7,7 @@
 //! ambiguous.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_core::{
     Amounts, BucketDemand, Done, Millitokens, Outcome, Purpose, QueueSettings, QueuedRequest,
@@ -14,8 +15,7 @@ use sluicegate_core::{
 
 use super::composite_store::CompositeStore;
 use super::deadline_error::{error_at_deadline, setup_error};
-use super::once::MarkedCalls;
-use super::table_call::{Calls, Resolved};
+use super::table_call::{Marked, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -32,13 +32,13 @@ impl<T: Table> CompositeStore<T> {
         let context = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
         let (known_bucket, settings) =
             (self.known_bucket(correction.bucket), self.queue_settings());
-        let marked = correction.mark.map(|mark| MarkedCalls::new(self, mark.clone()));
-        let (lane, calls): (_, &dyn Calls) = match &marked {
-            None => (known_bucket.lane(correction.bucket, settings), self),
+        let lane = match correction.mark {
+            None => known_bucket.lane(correction.bucket, settings),
             // The mark belongs to this correction, so no other request may share its write.
-            Some(calls) => {
+            Some(mark) => {
                 let settings = QueueSettings { is_transactional: true, ..settings };
-                (known_bucket.lane_of_its_own(correction.bucket, settings), calls)
+                let marked = Marked { mark: mark.clone(), was_there: AtomicBool::new(false) };
+                known_bucket.lane_of_its_own(correction.bucket, settings, Arc::new(marked))
             }
         };
         let configuration = Arc::new(correction.configuration.clone());
@@ -53,7 +53,7 @@ impl<T: Table> CompositeStore<T> {
         };
         // A quarter of the time remains for a write without conditions on the balance.
         let force_at = context.deadline - correction.deadline / 4;
-        let submitted = lane.submit(calls, &request, context.deadline, context.clock);
+        let submitted = lane.submit(self, &request, context.deadline, context.clock);
         let mut submitted = std::pin::pin!(submitted);
         let in_time = tokio::time::timeout_at(force_at, &mut submitted).await;
         let resolved = match in_time {
@@ -71,7 +71,8 @@ impl<T: Table> CompositeStore<T> {
                 Err(self.error_if_in_doubt(correction, is_in_doubt, error))
             }
         }?;
-        corrected.adjusted.already_made = marked.as_ref().is_some_and(MarkedCalls::was_marked);
+        let was_there = |marked: &Arc<Marked>| marked.was_there.load(Ordering::Relaxed);
+        corrected.adjusted.already_made = lane.mark.as_ref().is_some_and(was_there);
         Ok(corrected)
     }
 

@@ -1,24 +1,22 @@
 //! The calls of a lane on the table.
 //!
 //! A call owns all that it needs. So if the caller that sent the call leaves, the next leader goes
-//! on with the call. If the last caller's time is over, the table had that long to answer: the call is
-//! dropped and counts as lost (`Lane::drop_unawaited_call`). If the last caller's future was dropped,
-//! the answer may come at any moment: a task awaits it (`Lane::await_call_in_background`).
+//! on with the call. If the last caller's time is over, the table had that long to answer: the call
+//! is dropped and counts as lost (`Lane::drop_unawaited_call`). If the last caller's future was
+//! dropped, the answer may come at any moment: a task awaits it (`Lane::await_call_in_background`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePlan};
 
 use super::composite_store::{CompositeStore, image};
 use super::settings::Certainty;
-use super::table_call::{Calls, PendingCall, TableCall, TableReply};
+use super::table_call::{Calls, Marked, PendingCall, TableCall, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
-use crate::table::{
-    Cancelled, Consistency, Mark, Table, TableError, TransactError, WriteError, Written,
-};
+use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
 
 impl<T: Table> Calls for CompositeStore<T> {
     fn call(&self, asked: TableCall) -> PendingCall {
@@ -26,8 +24,9 @@ impl<T: Table> Calls for CompositeStore<T> {
         Box::pin(async move {
             match asked {
                 TableCall::Read(buckets) => read(table.as_ref(), &buckets).await,
-                TableCall::Write(buckets, write) => {
-                    self::write(table.as_ref(), certainty, &buckets, &write).await
+                TableCall::Write(buckets, write, marked) => {
+                    let marked = marked.as_deref();
+                    self::write(table.as_ref(), certainty, &buckets, &write, marked).await
                 }
             }
         })
@@ -79,12 +78,15 @@ async fn write<T: Table>(
     certainty: Certainty,
     buckets: &[BucketId],
     write: &Write,
+    marked: Option<&Marked>,
 ) -> TableReply {
+    // A write without an id is upkeep. It follows the correction, so the mark exists.
+    let marked = marked.filter(|_| write.id.is_some());
     match write.plans.as_slice() {
-        [(index, plan)] if certainty == Certainty::Remembered => {
+        [(index, plan)] if marked.is_none() && certainty == Certainty::Remembered => {
             write_one(table, &buckets[*index], plan).await
         }
-        _ => transact(table, buckets, write, None).await,
+        _ => transact(table, buckets, write, marked).await,
     }
 }
 
@@ -102,14 +104,14 @@ async fn write_one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> 
     }
 }
 
-/// Makes the writes in one transaction. With `mark`, the transaction also writes that mark. If the
-/// mark exists already, nothing is written, the flag becomes true, and the correction counts as
-/// made.
-pub(super) async fn transact<T: Table>(
+/// Makes the writes in one transaction. With `marked`, the transaction also writes that mark. If
+/// the mark exists already, nothing is written, `was_there` becomes true, and the correction counts
+/// as made.
+async fn transact<T: Table>(
     table: &T,
     buckets: &[BucketId],
     write: &Write,
-    mark: Option<(&Mark, &AtomicBool)>,
+    marked: Option<&Marked>,
 ) -> TableReply {
     let plans = &write.plans;
     let writes: Vec<_> =
@@ -118,18 +120,19 @@ pub(super) async fn transact<T: Table>(
         Some((id, generation)) => format!("{}-{generation}", id.as_str()),
         None => new_id().as_str().to_owned(),
     };
-    let items = plans.len() + usize::from(mark.is_some());
+    let items = plans.len() + usize::from(marked.is_some());
     // Each write of a transaction is prepared and committed: two units.
     let refused_units = (0..items).map(|_| 2.0).sum();
     let failed = |error| TableReply { write_units: refused_units, ..TableReply::of_error(error) };
-    let reasons = match table.transact_write(&writes, mark.map(|(mark, _)| mark), &token).await {
+    let mark = marked.map(|marked| &marked.mark);
+    let reasons = match table.transact_write(&writes, mark, &token).await {
         Ok(write_units) => {
             return TableReply::of_write(Answer::Written(vec![None; plans.len()]), write_units);
         }
         Err(TransactError::Cancelled(reasons)) => reasons,
         Err(TransactError::Marked) => {
-            if let Some((_, was_marked)) = mark {
-                was_marked.store(true, Ordering::Relaxed);
+            if let Some(marked) = marked {
+                marked.was_there.store(true, Ordering::Relaxed);
             }
             // An earlier transaction made the correction, so the answer says that it is written.
             // This transaction wrote nothing, so there are no images.

@@ -11,6 +11,7 @@ use sluicegate_core::{BucketId, Configuration, EpochMillis, QueueSettings};
 
 use super::lane::Lane;
 use super::newest_image::NewestImage;
+use super::table_call::Marked;
 use crate::lock::lock;
 
 /// The most lanes of one child with its parents: requests may name any number of parents.
@@ -42,13 +43,18 @@ pub(super) type KnownConfiguration = (Arc<Configuration>, Option<(u64, Range<Epo
 impl KnownBucket {
     /// The lane of the requests on this bucket alone.
     pub(super) fn lane(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
-        let new = || Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings);
+        let new = || Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings, None);
         self.lane.get_or_init(new).clone()
     }
 
-    /// A new lane for a single request on this bucket; other requests do not share its writes.
-    pub(super) fn lane_of_its_own(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
-        Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings)
+    /// A new lane for a correction that is made once; other requests do not share its writes.
+    pub(super) fn lane_of_its_own(
+        &self,
+        bucket: &BucketId,
+        settings: QueueSettings,
+        mark: Arc<Marked>,
+    ) -> Arc<Lane> {
+        Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings, Some(mark))
     }
 
     /// The lane of the requests on this bucket and its parent's.
@@ -63,8 +69,8 @@ impl KnownBucket {
             return lane.clone();
         }
         let buckets = vec![bucket.clone(), parent.clone()];
-        let lane =
-            Lane::new(buckets, vec![self.newest.clone(), known_bucket.newest.clone()], settings);
+        let images = vec![self.newest.clone(), known_bucket.newest.clone()];
+        let lane = Lane::new(buckets, images, settings, None);
         if state.cascades.len() == PARENTS_MAX {
             state.cascades.remove(0);
         }

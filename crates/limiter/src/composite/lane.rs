@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::newest_image::NewestImage;
-use super::table_call::{Calls, PendingCall, Resolved, TableReply};
+use super::table_call::{Calls, Marked, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::lock::lock;
@@ -36,6 +36,8 @@ pub(crate) struct Lane {
     pub(super) buckets: Vec<BucketId>,
     /// For each bucket its newest image, which all lanes of this process share.
     pub(super) images: Vec<Arc<NewestImage>>,
+    /// The mark of the one correction of this lane, if the correction is made once.
+    pub(super) mark: Option<Arc<Marked>>,
     pub(super) state: Mutex<LaneState>,
     /// Notified when the leader stops.
     pub(super) leader_stopped: Notify,
@@ -84,6 +86,7 @@ impl Lane {
         buckets: Vec<BucketId>,
         images: Vec<Arc<NewestImage>>,
         settings: QueueSettings,
+        mark: Option<Arc<Marked>>,
     ) -> Arc<Self> {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
@@ -99,7 +102,7 @@ impl Lane {
             had_several_waiters: false,
         };
         let (state, leader_stopped) = (Mutex::new(state), Notify::new());
-        Arc::new(Self { buckets, images, state, leader_stopped })
+        Arc::new(Self { buckets, images, mark, state, leader_stopped })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
@@ -117,7 +120,11 @@ impl Lane {
 
     /// Hands over the counts of the queue, and sends the callers the outcomes of their requests.
     pub(super) fn deliver_outcomes(&self, state: &mut LaneState, calls: &dyn Calls) {
-        let counts = state.queue.drain_counts();
+        let mut counts = state.queue.drain_counts();
+        if self.mark.is_some() {
+            // The mark keeps a lost write from taking effect twice.
+            counts.ambiguous = 0;
+        }
         if counts != Counts::default() {
             calls.count(counts, &self.buckets);
         }

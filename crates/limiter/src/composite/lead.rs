@@ -168,8 +168,9 @@ impl Leader<'_> {
                             waiter.cost.attempts += u32::from(is_new_attempt);
                         }
                         state.last_write = Some(write.clone());
-                        let buckets = self.lane.buckets.clone();
-                        self.pending_call = Some(calls.call(TableCall::Write(buckets, write)));
+                        let (buckets, mark) = (self.lane.buckets.clone(), self.lane.mark.clone());
+                        let asked = TableCall::Write(buckets, write, mark);
+                        self.pending_call = Some(calls.call(asked));
                         None
                     }
                 }

@@ -21,7 +21,6 @@ mod lead;
 #[cfg(feature = "leasing")]
 mod lease;
 mod newest_image;
-mod once;
 mod settings;
 mod table_call;
 mod targets;

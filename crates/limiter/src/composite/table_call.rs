@@ -3,18 +3,26 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use sluicegate_core::{Answer, BucketId, Counts, Outcome, Write};
 
 use crate::cost::Cost;
-use crate::table::TableError;
+use crate::table::{Mark, TableError};
 
 /// A call of a lane.
 pub(super) enum TableCall {
     /// Reads these buckets, by a strongly consistent read.
     Read(Vec<BucketId>),
-    /// Makes this write of the lane's buckets.
-    Write(Vec<BucketId>, Arc<Write>),
+    /// Makes this write of the lane's buckets, and leaves the mark of the lane, if it has one.
+    Write(Vec<BucketId>, Arc<Write>, Option<Arc<Marked>>),
+}
+
+/// The mark of a correction that is made once.
+pub(super) struct Marked {
+    pub(super) mark: Mark,
+    /// True if the mark was there before the last write.
+    pub(super) was_there: AtomicBool,
 }
 
 /// The table's answer, and its cost.
