@@ -57,6 +57,15 @@ impl AcquireError {
         LimitExceeded::new(limits).into()
     }
 
+    /// The status of the limits of a refusal; an error that is no refusal stays as it is.
+    pub(crate) fn into_refused(self) -> Result<Vec<LimitStatus>, Self> {
+        match self {
+            Self::LimitExceeded(exceeded) => Ok(exceeded.limits),
+            Self::NeverAdmissible(never) => Ok(never.limits),
+            other => Err(other),
+        }
+    }
+
     /// A copy, for each of the requests that shared a call.
     #[cfg(feature = "redis")]
     pub(crate) fn copy(&self) -> Self {

@@ -86,38 +86,27 @@ impl<T: Table> CompositeStore<T> {
                 LimitStatus { wait: Wait::None, available, ..status }
             }));
         }
-        match error {
-            AcquireError::LimitExceeded(mut exceeded) => {
-                exceeded.limits.extend(granted);
-                AcquireError::LimitExceeded(exceeded)
-            }
-            AcquireError::NeverAdmissible(mut never) => {
-                never.limits.extend(granted);
-                AcquireError::NeverAdmissible(never)
-            }
-            other => other,
+        match error.into_refused() {
+            Ok(limits) => AcquireError::refused([limits, granted].concat()),
+            Err(other) => other,
         }
     }
 }
 
 /// Joins the errors of both buckets into one.
 fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
-    use AcquireError::{Contended, LimitExceeded, NeverAdmissible, Unavailable};
-    match (child, parent) {
-        (LimitExceeded(child), LimitExceeded(parent)) => {
-            AcquireError::refused([child.limits, parent.limits].concat())
-        }
-        (NeverAdmissible(child), NeverAdmissible(parent)) => {
-            AcquireError::refused([child.limits, parent.limits].concat())
-        }
+    use AcquireError::{Contended, LimitExceeded, Unavailable};
+    match (child.into_refused(), parent.into_refused()) {
+        (Ok(child), Ok(parent)) => AcquireError::refused([child, parent].concat()),
         // A limit that is short admits no request, even if the other bucket does not answer.
-        (refused @ (LimitExceeded(_) | NeverAdmissible(_)), Unavailable(_) | Contended { .. })
-        | (Unavailable(_) | Contended { .. }, refused @ (LimitExceeded(_) | NeverAdmissible(_))) => {
-            refused
-        }
+        (Ok(limits), Err(Unavailable(_) | Contended { .. }))
+        | (Err(Unavailable(_) | Contended { .. }), Ok(limits)) => AcquireError::refused(limits),
         // A short limit of the child may refill with time; the parent's error may last.
-        (LimitExceeded(_), parent) => parent,
-        (child, _) => child,
+        (Ok(limits), Err(parent)) => match AcquireError::refused(limits) {
+            LimitExceeded(_) => parent,
+            never => never,
+        },
+        (Err(child), _) => child,
     }
 }
 

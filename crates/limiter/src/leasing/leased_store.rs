@@ -94,10 +94,9 @@ impl Leased {
         refused: usize,
         until: Instant,
     ) -> AcquireError {
-        let mut refusal = match error {
-            AcquireError::LimitExceeded(exceeded) => exceeded.limits,
-            AcquireError::NeverAdmissible(never) => never.limits,
-            error => return error,
+        let mut refusal = match error.into_refused() {
+            Ok(limits) => limits,
+            Err(error) => return error,
         };
         let mut limits = Vec::new();
         for (n, part) in parts.iter().enumerate() {
@@ -144,9 +143,7 @@ impl Leased {
                 let grant = BucketGrant { image, ..part.grant.clone() };
                 return Some(self.evaluate(&LeasedPart { grant, ..part.clone() }));
             }
-            Err(AcquireError::LimitExceeded(exceeded)) => exceeded.limits,
-            Err(AcquireError::NeverAdmissible(never)) => never.limits,
-            Err(_) => return None,
+            Err(error) => error.into_refused().ok()?,
         };
         limits.iter_mut().for_each(|limit| self.add_held_tokens(&part.bucket, limit));
         Some(limits)

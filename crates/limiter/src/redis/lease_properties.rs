@@ -163,11 +163,9 @@ impl ComparedLease<'_> {
                         }
                     }
                     (Err(LeaseError { error, in_doubt: None, .. }), Err(standings)) => {
-                        let told = match error {
-                            AcquireError::LimitExceeded(exceeded) => exceeded.limits,
-                            AcquireError::NeverAdmissible(never) => never.limits,
-                            other => return Err(TestCaseError::fail(format!("{other:?}"))),
-                        };
+                        let told = error
+                            .into_refused()
+                            .map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
                         for status in told {
                             let mut same = standings.iter().filter(|s| s.limit == status.limit);
                             prop_assert_eq!(Some(status.wait), same.next().map(|s| s.wait));
