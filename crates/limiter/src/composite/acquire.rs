@@ -1,4 +1,4 @@
-//! Acquires and leases: enters a request into its lane, and turns the outcome into the caller's
+//! Enters a request into its lane, again if needed, and turns the outcome into the caller's
 //! result.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use sluicegate_core::{BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRe
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::{error_at_deadline, in_doubt_if, setup_error};
+use super::deadline_error::{Effect, in_doubt_if, setup_error};
 use super::lane::Lane;
 use super::table_call::Resolved;
 use crate::call::{CallContext, new_id};
@@ -28,8 +28,8 @@ impl<T: Table> CompositeStore<T> {
         done.map(|done| granted(targets, done)).map_err(|(error, _)| error)
     }
 
-    /// Submits an acquire or a lease to its lane, again if needed, until it is done or has failed.
-    /// The flag beside an error is true if the outcome can never be known.
+    /// Submits a request to its lane, again if needed, until it is done or has failed. A correction
+    /// is submitted once: it takes the limits as they are.
     ///
     /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
     /// under the old id. If that write happened, the queue gives its tokens back. It finds them by
@@ -42,27 +42,25 @@ impl<T: Table> CompositeStore<T> {
         purpose: &Purpose,
         targets: &mut [BucketRequest],
         context: &mut CallContext<'_>,
-    ) -> Result<Done, (AcquireError, bool)> {
+    ) -> Result<Done, (AcquireError, Effect)> {
         let is_acquire = *purpose == Purpose::Acquire;
-        let (mut may_reread_limits, mut may_look_for_limit) = (true, true);
+        let mut may_reread_limits = *purpose != Purpose::Correct;
+        let mut may_look_for_limit = true;
         loop {
             let demand = |target: &BucketRequest| BucketDemand {
                 amounts: target.amounts.clone(),
                 configuration: target.configuration.clone(),
             };
+            let (id, started_at) = (context.id.clone(), context.started_at);
             let request = || QueuedRequest {
-                id: context.id.clone(),
+                id: id.clone(),
                 purpose: purpose.clone(),
                 buckets: targets.iter().map(demand).collect(),
-                started_at: context.started_at,
+                started_at,
                 may_reread_limits,
             };
-            let resolved = lane.submit(self, &request, context.deadline, context.clock).await;
-            let Resolved { outcome, cost, table_error } = match resolved {
-                Ok(resolved) => resolved,
-                Err(left) => return Err((error_at_deadline(left, context), false)),
-            };
-            context.cost += cost;
+            let resolved = lane.submit(self, &request, context).await?;
+            let Resolved { outcome, table_error, .. } = resolved;
             let contended = AcquireError::Contended { attempts: context.cost.attempts };
             let failed = match outcome {
                 Outcome::Done(done) => return Ok(done),
@@ -78,7 +76,7 @@ impl<T: Table> CompositeStore<T> {
                     may_look_for_limit = false;
                     for target in &mut *targets {
                         let read = self.read_limits_again(target, true, context).boxed().await;
-                        read.map_err(|error| (error, false))?;
+                        read.map_err(|error| (error, Effect::None))?;
                     }
                     None
                 }
@@ -94,10 +92,13 @@ impl<T: Table> CompositeStore<T> {
                 }
                 Outcome::Contended { is_in_doubt } => Some((is_in_doubt, contended)),
                 // The table answered, so this is no outage.
-                Outcome::Ambiguous => return Err((in_doubt_if(true, contended), true)),
+                Outcome::Ambiguous => {
+                    return Err((in_doubt_if(true, contended), Effect::Ambiguous));
+                }
             };
             if let Some((is_in_doubt, error)) = failed {
-                return Err((in_doubt_if(is_in_doubt && is_acquire, error), false));
+                let error = in_doubt_if(is_in_doubt && is_acquire, error);
+                return Err((error, Effect::of(is_in_doubt)));
             }
             if is_acquire {
                 context.id = new_id();

@@ -9,13 +9,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluicegate_core::{
-    Amounts, BucketDemand, Done, Millitokens, Outcome, Purpose, QueueSettings, QueuedRequest,
-};
+use sluicegate_core::{Amounts, Done, Millitokens, Purpose, QueueSettings};
 
+use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::{error_at_deadline, setup_error};
-use super::table_call::{Marked, Resolved};
+use super::deadline_error::Effect;
+use super::table_call::Marked;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -41,99 +40,65 @@ impl<T: Table> CompositeStore<T> {
                 known_bucket.lane_of_its_own(correction.bucket, settings, Arc::new(marked))
             }
         };
+        let (bucket, amounts) = (correction.bucket.clone(), correction.amounts.clone());
         let configuration = Arc::new(correction.configuration.clone());
-        let demand = BucketDemand { amounts: correction.amounts.clone(), configuration };
-        let (id, started_at) = (context.id.clone(), context.started_at);
-        let request = || QueuedRequest {
-            id: id.clone(),
-            purpose: Purpose::Correct,
-            buckets: vec![demand.clone()],
-            started_at,
-            may_reread_limits: false,
-        };
+        let mut targets = [BucketRequest { bucket, amounts, configuration, known_bucket }];
         // A quarter of the time remains for a write without conditions on the balance.
         let force_at = context.deadline - correction.deadline / 4;
-        let submitted = lane.submit(self, &request, context.deadline, context.clock);
-        let mut submitted = std::pin::pin!(submitted);
-        let in_time = tokio::time::timeout_at(force_at, &mut submitted).await;
-        let resolved = match in_time {
-            Ok(resolved) => resolved,
-            Err(_) => {
-                lane.lock().queue.force(&context.id);
-                submitted.await
+        let result = {
+            let done = self.submit_until_done(&lane, &Purpose::Correct, &mut targets, context);
+            let mut done = std::pin::pin!(done);
+            match tokio::time::timeout_at(force_at, &mut done).await {
+                Ok(result) => result,
+                Err(_) => {
+                    lane.lock().queue.force(correction.id);
+                    done.await
+                }
             }
         };
-        let mut corrected = match resolved {
-            Ok(resolved) => self.corrected(correction, resolved, context),
-            Err(left) => {
-                let is_in_doubt = left.is_in_doubt;
-                let error = error_at_deadline(left, context).into();
-                Err(self.error_if_in_doubt(correction, is_in_doubt, error))
-            }
-        }?;
+        let Done { images, dropped, is_forced, .. } =
+            result.map_err(|(error, effect)| self.not_corrected(correction, error, effect))?;
         let was_there = |marked: &Arc<Marked>| marked.was_there.load(Ordering::Relaxed);
-        corrected.adjusted.already_made = lane.mark.as_ref().is_some_and(was_there);
-        Ok(corrected)
-    }
-
-    fn corrected(
-        &self,
-        correction: &Correction<'_>,
-        Resolved { outcome, cost, table_error }: Resolved,
-        context: &mut CallContext<'_>,
-    ) -> Result<Corrected, AdjustError> {
-        context.cost += cost;
-        match outcome {
-            Outcome::Done(Done { images, dropped, is_forced, .. }) => {
-                let adjusted = Adjusted {
-                    dropped,
-                    is_forced,
-                    write_units: context.cost.write_units,
-                    ..Adjusted::default()
-                };
-                let image = images.into_iter().next().flatten();
-                Ok(Corrected { adjusted, image, attempts: context.cost.attempts })
-            }
-            // With a mark, a repetition finds the mark or makes the correction. Without a mark,
-            // this is a debit, which a repetition takes twice at worst.
-            Outcome::Ambiguous if correction.mark.is_some() || !gives_back(correction.amounts) => {
-                // `Unavailable` around an `AdjustError` means that the correction is in doubt and
-                // may be repeated. To the guard it is an answer of the store, not an outage.
-                let forgotten = AdjustError::Ambiguous("the item no longer shows the write".into());
-                Err(AdjustError::Unavailable(forgotten.into()))
-            }
-            Outcome::Ambiguous => Err(AdjustError::Ambiguous(
-                "the bucket has forgotten the correction, or is gone".into(),
-            )),
-            Outcome::Failed { is_in_doubt } => {
-                let error = AdjustError::Setup(setup_error(table_error.as_deref()));
-                Err(self.error_if_in_doubt(correction, is_in_doubt, error))
-            }
-            Outcome::Contended { is_in_doubt } => {
-                Err(self.error_if_in_doubt(correction, is_in_doubt, AdjustError::Contended))
-            }
-            // Only acquires and leases have the other outcomes.
-            _ => Err(AdjustError::Contended),
-        }
+        let adjusted = Adjusted {
+            dropped,
+            is_forced,
+            already_made: lane.mark.as_ref().is_some_and(was_there),
+            write_units: context.cost.write_units,
+            ..Adjusted::default()
+        };
+        let image = images.into_iter().next().flatten();
+        Ok(Corrected { adjusted, image, attempts: context.cost.attempts })
     }
 
     /// The error for the caller. If a correction without a mark may have given tokens back, or may
     /// still do so, the error is `Ambiguous`, and the caller must not try again. After
     /// `Unavailable`, the correction may have been made. After any other error, nothing was done.
-    fn error_if_in_doubt(
+    fn not_corrected(
         &self,
         correction: &Correction<'_>,
-        is_in_doubt: bool,
-        error: AdjustError,
+        error: AcquireError,
+        effect: Effect,
     ) -> AdjustError {
-        if is_in_doubt && correction.mark.is_none() && gives_back(correction.amounts) {
-            self.counters.ambiguous.add(1);
-            return AdjustError::Ambiguous(error.into());
-        }
-        match error {
-            AdjustError::Contended | AdjustError::Setup(_) if is_in_doubt => {
-                AdjustError::Unavailable(error.into())
+        // With a mark, a repetition finds the mark or makes the correction. Without a mark, a
+        // repetition takes a debit twice at worst.
+        let may_repeat = correction.mark.is_some() || !gives_back(correction.amounts);
+        let error = match effect {
+            Effect::None => return error.into(),
+            Effect::InDoubt if may_repeat => error.into(),
+            Effect::InDoubt => {
+                self.counters.ambiguous.add(1);
+                AdjustError::Ambiguous(AdjustError::from(error).into())
             }
+            // The queue has counted it.
+            Effect::Ambiguous => {
+                AdjustError::Ambiguous("the bucket no longer shows the write".into())
+            }
+        };
+        match error {
+            AdjustError::Unavailable(_) => error,
+            // `Unavailable` around an `AdjustError` means that the correction is in doubt and may
+            // be repeated. To the guard it is an answer of the store, not an outage.
+            error if may_repeat => AdjustError::Unavailable(error.into()),
             error => error,
         }
     }
@@ -143,7 +108,7 @@ impl From<AcquireError> for AdjustError {
     fn from(error: AcquireError) -> Self {
         match error {
             // `Unavailable` around an `AcquireError` says that the outcome is unknown. The inner
-            // error suffices here, because `error_if_in_doubt` says so again.
+            // error suffices here, because `not_corrected` says so again.
             AcquireError::Unavailable(source) => match source.downcast::<AcquireError>() {
                 Ok(error) => (*error).into(),
                 Err(source) => Self::Unavailable(source),

@@ -7,21 +7,40 @@
 //!   that tokens may be taken. That of `Setup` does not, so it stays inside.
 //! * any other `Unavailable`: an outage.
 
-use super::table_call::LeftUnresolved;
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
+/// What is known about the effect of a request that ended with an error. About that of a lease,
+/// `WriteQueue::lease_in_doubt` knows more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// It has none and will have none.
+    None,
+    /// It may have taken effect, or may still.
+    InDoubt,
+    /// It may have taken effect. That can never be known.
+    Ambiguous,
+}
+
+impl Effect {
+    pub(super) const fn of(is_in_doubt: bool) -> Self {
+        if is_in_doubt { Self::InDoubt } else { Self::None }
+    }
+}
+
 /// The error of a request that has no more time: `Contended`, alone or inside `Unavailable`, or an
-/// outage. Adds the cost to that of the call.
+/// outage. `is_silent`: a call was in flight when the time was over, and the table has answered no
+/// call since the request entered.
 pub(super) fn error_at_deadline(
-    LeftUnresolved { is_in_doubt, cost, table_error, is_silent }: LeftUnresolved,
-    context: &mut CallContext<'_>,
+    is_in_doubt: bool,
+    is_silent: bool,
+    table_error: Option<&TableError>,
+    context: &CallContext<'_>,
 ) -> AcquireError {
-    context.cost += cost;
     let contended = AcquireError::Contended { attempts: context.cost.attempts };
-    match table_error.as_deref() {
+    match table_error {
         Some(TableError::Unconfirmed(cause)) => AcquireError::Unavailable(copy_of(cause)),
         Some(_) => in_doubt_if(is_in_doubt, contended),
         None if is_silent || is_in_doubt => {

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use sluicegate_core::{Outcome, QueuedRequest, StateOnLeave};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
-use tokio::time::Instant;
 
+use super::deadline_error::{Effect, error_at_deadline, in_doubt_if};
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
-use super::table_call::{Calls, LeftUnresolved, Resolved};
-use crate::clock::Clock;
+use super::table_call::{Calls, Resolved};
+use crate::call::CallContext;
 use crate::cost::Cost;
+use crate::error::AcquireError;
 use crate::table::TableError;
 
 impl Lane {
-    /// Enters a request into the lane and waits for its outcome, until the deadline at most.
+    /// Enters a request into the lane and waits for its outcome, until the deadline at most. Adds
+    /// the cost to that of the call.
     ///
     /// `request` builds the request. If the caller leaves without an outcome, `request` is called
     /// again and must build the same request: the queue finds it by its id, and may give back its
@@ -25,9 +27,9 @@ impl Lane {
         self: &Arc<Self>,
         calls: &dyn Calls,
         request: &(dyn Fn() -> QueuedRequest + Sync),
-        deadline: Instant,
-        clock: &dyn Clock,
-    ) -> Result<Resolved, LeftUnresolved> {
+        context: &mut CallContext<'_>,
+    ) -> Result<Resolved, (AcquireError, Effect)> {
+        let (deadline, clock) = (context.deadline, context.clock);
         let (sender, receiver) = oneshot::channel();
         let mut entered = LeaveOnDrop { lane: self, request, receiver, must_leave: true };
         let replies_before = {
@@ -48,13 +50,9 @@ impl Lane {
                 // The same request has entered again. Its new caller gets the outcome.
                 Err(TryRecvError::Closed) => {
                     entered.must_leave = false;
-                    return Err(LeftUnresolved {
-                        is_in_doubt: true,
-                        cost: Cost::default(),
-                        // Reported as contention, not as an outage: the table may be all right.
-                        table_error: Some(Arc::new(TableError::Conflict)),
-                        is_silent: false,
-                    });
+                    // This is no outage: the table may be all right.
+                    let contended = AcquireError::Contended { attempts: context.cost.attempts };
+                    return Err((in_doubt_if(true, contended), Effect::InDoubt));
                 }
             }
             match self.lead() {
@@ -84,25 +82,25 @@ impl Lane {
                 }
             }
         };
-        if let Some(resolved) = resolved {
-            entered.must_leave = false;
-            return Ok(resolved);
-        }
-        let has_call_in_flight = self.lock().queue.has_call_in_flight();
-        let (is_in_doubt, cost) = match entered.leave() {
+        let has_call_in_flight = resolved.is_none() && self.lock().queue.has_call_in_flight();
+        let resolved = resolved.map_or_else(|| entered.leave(), Ok);
+        entered.must_leave = false;
+        let (Ok(Resolved { cost, .. }) | Err((_, cost))) = &resolved;
+        context.cost += *cost;
+        let is_in_doubt = match resolved {
             Ok(resolved) => return Ok(resolved),
-            Err(left) => left,
+            Err((is_in_doubt, _)) => is_in_doubt,
         };
         let state = self.lock();
         // In a pause no call is in flight, so the table is not silent.
         let is_silent = has_call_in_flight && state.replies == replies_before;
         // If the table is silent, an error that it answered earlier is out of date. `Unconfirmed`
         // is kept, because it says that there was no answer.
-        let is_news = |error: &Arc<TableError>| {
-            !is_silent || matches!(error.as_ref(), TableError::Unconfirmed(_))
-        };
-        let table_error = state.table_error.clone().filter(is_news);
-        Err(LeftUnresolved { is_in_doubt, cost, table_error, is_silent })
+        let is_news =
+            |error: &&TableError| !is_silent || matches!(error, TableError::Unconfirmed(_));
+        let table_error = state.table_error.as_deref().filter(is_news);
+        let error = error_at_deadline(is_in_doubt, is_silent, table_error, context);
+        Err((error, Effect::of(is_in_doubt)))
     }
 }
 

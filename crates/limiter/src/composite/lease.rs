@@ -15,6 +15,7 @@ use sluicegate_core::{
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
+use super::deadline_error::Effect;
 use super::targets::Lookup;
 use crate::call::CallContext;
 use crate::clock::Clock;
@@ -93,7 +94,8 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     let image = images.into_iter().next().flatten();
                     Ok(LeaseOutcome { id, leased, image, cost: Cost { path, ..cost } })
                 }
-                Err((error, is_ambiguous)) => {
+                Err((error, effect)) => {
+                    let is_ambiguous = effect == Effect::Ambiguous;
                     let leased = lane.lock().queue.lease_in_doubt(&id);
                     let leased = leased.or_else(|| is_ambiguous.then(Amounts::new));
                     let remembered = Vec::new();

@@ -66,14 +66,3 @@ pub(super) struct Resolved {
     pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,
 }
-
-/// The state of a request that was not resolved in time.
-pub(super) struct LeftUnresolved {
-    /// True if the request may have taken effect, or may still.
-    pub(super) is_in_doubt: bool,
-    pub(super) cost: Cost,
-    pub(super) table_error: Option<Arc<TableError>>,
-    /// True if a call was in flight when the time was over, and the table has answered no call
-    /// since the request entered.
-    pub(super) is_silent: bool,
-}
