@@ -140,13 +140,6 @@ pub struct LeaseError {
     pub attempts: u32,
 }
 
-impl LeaseError {
-    /// True if the bucket cannot tell whether the write was done.
-    pub(crate) fn is_ambiguous(&self) -> bool {
-        self.in_doubt.as_ref().is_some_and(|in_doubt| in_doubt.is_ambiguous)
-    }
-}
-
 /// A write that may have been done, or may still be done.
 #[derive(Debug, Clone)]
 pub struct LeaseInDoubt {

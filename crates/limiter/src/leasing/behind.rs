@@ -6,23 +6,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sluicegate_core::{Amounts, CompositeBucket, LeaseRange, LimitName, Millitokens, evaluate};
 use tokio::time::Instant;
 
-use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
+use super::atomic_bucket::{POOL_MAX, TakeResult};
 use super::bucket_ledger::{BucketLedger, Commit};
-use super::leased_bucket::{COARSE_MS, LeasedBucket, WriteTurn};
-use super::leaser::{Leaser, WriteKind};
+use super::leased_bucket::{COARSE_MS, LeasedBucket};
+use super::leaser::{BucketWrite, Leaser, WriteKind};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
+use super::settings::LeaseMode;
 use super::times::Times;
 use crate::call::new_id;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::guard::MaybeOutage as _;
-use crate::leasing_store::LeaseRequest;
 use crate::store::Correction;
 
 /// A commit starts when a twenty-fifth of the threshold is left. Callers take from this part while the
@@ -32,55 +31,35 @@ const LEFT: u64 = 25;
 /// tokens that come back.
 const SETTLING_COMMITS_MAX: usize = 4;
 
-impl Leaser {
+/// The balance at the store, as an answer showed it.
+type Balance = Option<Arc<CompositeBucket>>;
+
+impl BucketWrite<'_> {
     /// Debits the tokens that were handed out, and hands out those that are needed.
-    pub(super) async fn commit(
-        &self,
-        turn: &WriteTurn,
-        need: &[Demand],
-        kind: WriteKind,
-        threshold: u32,
-        deadline: Duration,
-    ) -> Result<Cost, AcquireError> {
-        let until = Instant::now() + deadline;
-        let mut spent = Cost::default();
-        if kind == WriteKind::SettleAll {
-            turn.bucket.drop_pools(&mut turn.ledger(), self.now_ms());
+    pub(super) async fn commit(&mut self) -> Result<(), AcquireError> {
+        if self.kind == WriteKind::SettleAll {
+            self.turn.bucket.drop_pools(&mut self.turn.ledger(), self.leaser.now_ms());
         }
-        let is_served = self.commit_pending(turn, need, kind, threshold, until, &mut spent).await?;
+        let is_served = self.commit_pending().await?;
         // If nothing was handed out since the last answer, no commit shows the refill since.
-        let reads_ahead = kind == WriteKind::Renew && spent == Cost::default();
-        if !is_served && (!need.is_empty() || reads_ahead) {
-            self.lease_beyond_threshold(turn, need, threshold, until, &mut spent).await?;
+        let reads_ahead = self.kind == WriteKind::Renew && self.spent == Cost::default();
+        if !is_served && (!self.need.is_empty() || reads_ahead) {
+            self.lease_beyond_threshold().await?;
         }
-        Ok(spent)
+        Ok(())
     }
 
     /// Commits first a commit in doubt, and then the tokens handed out since. Returns true if the
     /// balance after a commit served the need.
-    async fn commit_pending(
-        &self,
-        turn: &WriteTurn,
-        need: &[Demand],
-        kind: WriteKind,
-        threshold: u32,
-        until: Instant,
-        spent: &mut Cost,
-    ) -> Result<bool, AcquireError> {
-        for _ in 0..if kind == WriteKind::SettleAll { SETTLING_COMMITS_MAX } else { 2 } {
-            let asked_at = self.times();
-            let committed = self.commit_once(turn, asked_at, left(until)).await?;
-            let Some((committed, mut image, dropped)) = committed else { break };
-            *spent += committed;
+    async fn commit_pending(&mut self) -> Result<bool, AcquireError> {
+        for _ in 0..if self.kind == WriteKind::SettleAll { SETTLING_COMMITS_MAX } else { 2 } {
+            let asked_at = self.leaser.times();
+            let Some((mut balance, dropped)) = self.commit_once(asked_at).await? else { break };
             if !dropped.is_empty() {
-                image = self.add_dropped(turn, &dropped, spent, until).await?.or(image);
+                balance = self.add_dropped(&dropped).await?.or(balance);
             }
-            if kind == WriteKind::Renew {
-                let image = self.write_limits(turn, image, spent, left(until)).await?;
-                self.grant(turn, image.as_deref(), threshold, asked_at);
-                if !need.is_empty() && try_take_as_of(turn, need, asked_at) {
-                    return Ok(true);
-                }
+            if self.kind == WriteKind::Renew && self.serve_from(balance, asked_at).await? {
+                return Ok(true);
             }
         }
         Ok(false)
@@ -88,126 +67,90 @@ impl Leaser {
 
     /// Serves the need from the balance that a read returns. If the need exceeds the threshold or
     /// that balance, leases exactly the needed tokens.
-    async fn lease_beyond_threshold(
-        &self,
-        turn: &WriteTurn,
-        need: &[Demand],
-        threshold: u32,
-        until: Instant,
-        spent: &mut Cost,
-    ) -> Result<(), AcquireError> {
-        let configuration = turn.ledger().configuration.clone();
-        let wanted = turn.bucket.exact_ranges(need);
-        let mut lease = LeaseRequest {
-            bucket: &turn.bucket.id(),
-            configuration: &configuration,
-            wanted: &wanted,
-            returned: &Amounts::new(),
-            counted: None,
-            last: None,
-            deadline: Duration::ZERO,
-        };
+    async fn lease_beyond_threshold(&mut self) -> Result<(), AcquireError> {
+        let configuration = self.turn.ledger().configuration.clone();
+        let wanted = self.turn.bucket.exact_ranges(self.need);
+        let amounts = (&wanted, Amounts::EMPTY, None);
         loop {
-            lease.deadline = left(until);
-            let asked_at = self.times();
-            let (image, read_units) = self.store.read_bucket(&lease, &self.clock).await?;
-            spent.read_units += read_units;
-            let image = self.write_limits(turn, image, spent, left(until)).await?;
-            self.grant(turn, image.as_deref(), threshold, asked_at);
-            if need.is_empty() || try_take_as_of(turn, need, asked_at) {
+            let asked_at = self.leaser.times();
+            let lease = self.request(&configuration, amounts);
+            let read = self.leaser.store.read_bucket(&lease, &self.leaser.clock).await;
+            let (balance, read_units) = read?;
+            self.spent.read_units += read_units;
+            if self.serve_from(balance, asked_at).await? || self.need.is_empty() {
                 return Ok(());
             }
-            lease.deadline = left(until);
-            match self.store.lease(&lease, None, &self.clock).await {
-                Ok(outcome) => {
-                    let (covers, attempts) = (outcome.covers(&wanted), outcome.cost.attempts);
-                    self.meter.count(u64::from(covers));
-                    // The lease changed the balance by which the pools were filled.
-                    self.grant(turn, outcome.image.as_deref(), threshold, asked_at);
-                    *spent += self.spent(outcome);
-                    if covers {
-                        return Ok(());
-                    }
-                    if left(until).is_zero() {
-                        return Err(AcquireError::Contended { attempts });
-                    }
+            let leased = self.send(&configuration, amounts, None).await;
+            let outcome = leased.map_err(|failed| {
+                // If it leased any tokens, no caller got them.
+                if failed.in_doubt.is_some() {
+                    self.leaser.meter.ambiguous();
                 }
-                Err(failed) => {
-                    self.meter.wrote(failed.attempts);
-                    // If it leased any tokens, no caller got them.
-                    if failed.in_doubt.is_some() {
-                        self.meter.ambiguous();
-                    }
-                    return Err(failed.error);
-                }
+                failed.error
+            })?;
+            let covers = outcome.covers(&wanted);
+            self.leaser.meter.count(u64::from(covers));
+            // The lease changed the balance by which the pools were filled.
+            self.grant(outcome.image.as_deref(), asked_at);
+            self.spent += outcome.cost;
+            if covers {
+                return Ok(());
+            }
+            if self.left().is_zero() {
+                return Err(AcquireError::Contended { attempts: outcome.cost.attempts });
             }
         }
     }
 
-    /// The tokens of a limit that were handed out and not debited, in millitokens. A commit in doubt
-    /// counts as not debited. Negative if more was given back.
-    pub(super) fn undebited(&self, bucket: &LeasedBucket, slot: u16) -> i64 {
-        let (mut ledger, times) = (bucket.ledger(), self.times());
-        let Some(ledger) = ledger.as_mut() else { return 0 };
-        bucket.catch_up(ledger, times);
-        let committing = ledger.committing(&bucket.layout.limits[usize::from(slot)]);
-        ledger.limit_ledgers[usize::from(slot)].used.saturating_add(committing)
-    }
-
-    /// Makes one commit, if there is anything to commit. Returns its cost, the balance after it,
-    /// and the debits that were dropped, because the bucket lacks limits that it should have.
+    /// Makes one commit, if there is anything to commit. Returns the balance after it, and the
+    /// debits that were dropped, because the bucket lacks limits that it should have.
     async fn commit_once(
-        &self,
-        turn: &WriteTurn,
+        &mut self,
         times: Times,
-        deadline: Duration,
-    ) -> Result<Option<(Cost, Option<Arc<CompositeBucket>>, Amounts)>, AcquireError> {
-        let bucket = &turn.bucket;
+    ) -> Result<Option<(Balance, Amounts)>, AcquireError> {
+        let (leaser, bucket) = (self.leaser, &self.turn.bucket);
         let (Commit { id, amounts }, configuration) = {
-            let ledger = &mut *turn.ledger();
+            let ledger = &mut *self.turn.ledger();
             bucket.catch_up(ledger, times);
-            self.meter.count(ledger.count_takes(&bucket.atomic, times.now));
+            leaser.meter.count(ledger.count_takes(&bucket.atomic, times.now));
             let age = ledger.unreported_for_ms(times.now);
             let Some(commit) = bucket.commit_to_send(ledger, times.now) else { return Ok(None) };
-            self.meter.commit_age(age);
+            leaser.meter.commit_age(age);
             (commit, ledger.configuration.clone())
         };
         let correction = Correction {
             mark: None,
             id: &id,
-            bucket: &bucket.id(),
+            bucket: &self.id,
             amounts: &amounts,
             configuration: &configuration,
             is_repeated: false,
-            deadline,
+            deadline: self.left(),
         };
         let start = Instant::now();
-        let result = self.store.correct(&correction, &self.clock).await;
-        let ledger = &mut *turn.ledger();
+        let result = leaser.store.correct(&correction, &leaser.clock).await;
+        leaser.meter.wrote(result.as_ref().map_or(1, |corrected| corrected.attempts));
+        let ledger = &mut *self.turn.ledger();
         match result {
             Ok(corrected) => {
-                self.note_duration(start.elapsed());
-                self.meter.wrote(corrected.attempts);
+                leaser.note_duration(start.elapsed());
                 ledger.unfinished().commit = None;
-                let write_units = corrected.adjusted.write_units;
-                let attempts = corrected.attempts;
-                let spent = Cost { attempts, write_units, ..Cost::default() };
+                self.spent.attempts += corrected.attempts;
+                self.spent.write_units += corrected.adjusted.write_units;
                 let is_dropped = |(limit, amount): &(LimitName, Millitokens)| {
                     *amount > Millitokens::ZERO
                         && corrected.adjusted.dropped.contains(limit)
                         && ledger.configuration.rule(limit).is_some()
                 };
-                let dropped = amounts.into_iter().filter(is_dropped).collect();
-                Ok(Some((spent, corrected.image, dropped)))
+                Ok(Some((corrected.image, amounts.into_iter().filter(is_dropped).collect())))
             }
             Err(error) => {
-                self.meter.wrote(1);
                 match &error {
                     // The next attempt sends the same id, so it takes effect once.
                     AdjustError::Unavailable(_) => {}
                     // It may have given tokens back, so it is not sent again.
                     AdjustError::Ambiguous(_) => {
-                        self.meter.ambiguous();
+                        leaser.meter.ambiguous();
                         ledger.unfinished().commit = None;
                     }
                     // The next commit makes it.
@@ -223,114 +166,91 @@ impl Leaser {
 
     /// Adds the limits whose debits a commit dropped: another request made the bucket anew, without
     /// them. The next commit debits them. Returns the balance after it.
-    async fn add_dropped(
-        &self,
-        turn: &WriteTurn,
-        dropped: &Amounts,
-        spent: &mut Cost,
-        until: Instant,
-    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
-        turn.bucket.put_into_used(&mut turn.ledger(), dropped, self.now_ms());
-        let mut image = None;
+    async fn add_dropped(&mut self, dropped: &Amounts) -> Result<Balance, AcquireError> {
+        let (bucket, leaser) = (&self.turn.bucket, self.leaser);
+        bucket.put_into_used(&mut self.turn.ledger(), dropped, leaser.now_ms());
+        let mut balance = None;
         for (limit, amount) in dropped {
-            match self.touch(turn, limit, spent, left(until)).await {
-                Ok(after) => image = after,
+            match self.touch(limit).await {
+                Ok(after) => balance = after,
                 // It is there: yet another request has added it, and left a debt.
                 Err(AcquireError::LimitExceeded(_)) => {}
                 Err(AcquireError::InvalidRequest(invalid)) => {
-                    tracing::warn!(bucket = %turn.bucket.id(), %invalid, "consumption was not counted");
+                    tracing::warn!(bucket = %self.id, %invalid, "consumption was not counted");
                     let lost = -&Amounts::from([(limit.clone(), *amount)]);
-                    turn.bucket.put_into_used(&mut turn.ledger(), &lost, self.now_ms());
+                    bucket.put_into_used(&mut self.turn.ledger(), &lost, leaser.now_ms());
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(image)
+        Ok(balance)
     }
 
     /// Leases a millitoken of a limit and returns it in the same write, which brings the item to the
     /// limits that it should have. Returns the balance after it.
-    async fn touch(
-        &self,
-        turn: &WriteTurn,
-        limit: &LimitName,
-        spent: &mut Cost,
-        deadline: Duration,
-    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
-        let configuration = turn.ledger().configuration.clone();
+    async fn touch(&mut self, limit: &LimitName) -> Result<Balance, AcquireError> {
+        let configuration = self.turn.ledger().configuration.clone();
         let least = Millitokens::saturating(1);
-        let lease = LeaseRequest {
-            bucket: &turn.bucket.id(),
-            configuration: &configuration,
-            wanted: &BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]),
-            returned: &Amounts::from([(limit.clone(), least)]),
-            counted: Some(Amounts::EMPTY),
-            last: None,
-            deadline,
-        };
-        match self.store.lease(&lease, None, &self.clock).await {
-            Ok(outcome) => {
-                let image = outcome.image.clone();
-                *spent += self.spent(outcome);
-                Ok(image)
-            }
-            Err(failed) => {
-                self.meter.wrote(failed.attempts);
-                Err(failed.error)
-            }
-        }
+        let wanted = BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]);
+        let returned = Amounts::from([(limit.clone(), least)]);
+        let amounts = (&wanted, &returned, Some(Amounts::EMPTY));
+        let touched = self.send(&configuration, amounts, None).await;
+        let outcome = touched.map_err(|failed| failed.error)?;
+        self.spent += outcome.cost;
+        Ok(outcome.image)
     }
 
-    /// Writes changed limits, which a commit cannot do.
-    async fn write_limits(
-        &self,
-        turn: &WriteTurn,
-        image: Option<Arc<CompositeBucket>>,
-        spent: &mut Cost,
-        deadline: Duration,
-    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
-        let configuration = turn.ledger().configuration.clone();
-        let Some(before) = &image else { return Ok(image) };
-        let mut limits = turn.bucket.layout.limits.iter();
+    /// Writes changed limits, which a commit cannot do. Returns the balance after it.
+    async fn write_limits(&mut self, balance: Balance) -> Result<Balance, AcquireError> {
+        let configuration = self.turn.ledger().configuration.clone();
+        let Some(before) = &balance else { return Ok(balance) };
+        let mut limits = self.turn.bucket.layout.limits.iter();
         // Only a limit that the bucket has: a full bucket takes no other.
         let limit = limits.find(|limit| {
             configuration.rule(limit).is_some() && before.limits.contains_key(*limit)
         });
         // A level that was deleted by hand looks like an old copy: a lease reads the levels again.
         let is_current = configuration.is_followed_by(before) && !configuration.is_behind(before);
-        let Some(limit) = limit.filter(|_| !is_current) else {
-            return Ok(image);
-        };
-        match self.touch(turn, limit, spent, deadline).await {
+        let Some(limit) = limit.filter(|_| !is_current) else { return Ok(balance) };
+        match self.touch(limit).await {
             // The bucket is in debt, and the refusal wrote the limits; or the next commit tries
             // again. Requests that wait for tokens must not fail for this.
             Err(
                 AcquireError::LimitExceeded(_)
                 | AcquireError::Contended { .. }
                 | AcquireError::Unavailable(_),
-            ) => Ok(image),
+            ) => Ok(balance),
             result => result,
         }
     }
 
-    /// Fills the pools from the known balances.
-    fn grant(
-        &self,
-        turn: &WriteTurn,
-        image: Option<&CompositeBucket>,
-        threshold: u32,
+    /// Writes changed limits, fills the pools from a balance, and takes the needed tokens. True if
+    /// some were needed, and were young enough when the store was asked: the duration of its answer
+    /// does not count.
+    async fn serve_from(
+        &mut self,
+        balance: Balance,
         asked_at: Times,
-    ) {
-        let bucket = &turn.bucket;
-        let ledger = &mut *turn.ledger();
-        let times = self.times();
+    ) -> Result<bool, AcquireError> {
+        let balance = self.write_limits(balance).await?;
+        self.grant(balance.as_deref(), asked_at);
+        let take = || self.turn.bucket.atomic.take(self.need, asked_at.now);
+        Ok(!self.need.is_empty() && take() != TakeResult::NotTaken)
+    }
+
+    /// Fills the pools from the known balances.
+    fn grant(&self, image: Option<&CompositeBucket>, asked_at: Times) {
+        let LeaseMode::WriteBehind { threshold } = self.leaser.settings.mode else { return };
+        let bucket = &self.turn.bucket;
+        let ledger = &mut *self.turn.ledger();
+        let times = self.leaser.times();
         bucket.catch_up(ledger, times);
         let threshold = u64::from(threshold).saturating_mul(1_000).min(POOL_MAX / 4);
         let until_ms = times.until_ms(&asked_at, asked_at.new_until_ms());
         // The deadline is shortened before tokens that end earlier are put into the pools.
         bucket.atomic.end_by(until_ms.saturating_sub(COARSE_MS));
-        let (configuration, now) = (&ledger.configuration, self.clock.now());
-        let limits = evaluate(&bucket.id(), image, Amounts::EMPTY, configuration, now);
+        let (configuration, now) = (&ledger.configuration, self.leaser.clock.now());
+        let limits = evaluate(&self.id, image, Amounts::EMPTY, configuration, now);
         for index in 0..ledger.limit_ledgers.len() {
             let limit = &bucket.layout.limits[index];
             let in_flight = ledger.committing(limit);
@@ -349,6 +269,18 @@ impl Leaser {
             limit_ledger.expect(times.now, times.max_age_ms);
         }
         bucket.set_marks(ledger, times);
+    }
+}
+
+impl Leaser {
+    /// The tokens of a limit that were handed out and not debited, in millitokens. A commit in doubt
+    /// counts as not debited. Negative if more was given back.
+    pub(super) fn undebited(&self, bucket: &LeasedBucket, slot: u16) -> i64 {
+        let (mut ledger, times) = (bucket.ledger(), self.times());
+        let Some(ledger) = ledger.as_mut() else { return 0 };
+        bucket.catch_up(ledger, times);
+        let committing = ledger.committing(&bucket.layout.limits[usize::from(slot)]);
+        ledger.limit_ledgers[usize::from(slot)].used.saturating_add(committing)
     }
 }
 
@@ -405,21 +337,12 @@ fn not_committed(error: AdjustError) -> AcquireError {
     }
 }
 
-/// Takes the needed tokens, if they were young enough when the store was asked. The duration of its
-/// answer does not count.
-fn try_take_as_of(turn: &WriteTurn, need: &[Demand], asked_at: Times) -> bool {
-    turn.bucket.atomic.take(need, asked_at.now) != TakeResult::NotTaken
-}
-
-fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
-}
-
 #[cfg(test)]
 mod tests {
     use sluicegate_core::{EntityId, Resource};
 
     use super::*;
+    use crate::leasing::atomic_bucket::Demand;
     use crate::leasing::interner::BucketLayout;
 
     #[test]

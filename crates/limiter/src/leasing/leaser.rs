@@ -1,11 +1,12 @@
 //! Holds the buckets of the process, and gets tokens for a request: from the pools, or from the
 //! store.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::Configuration;
+use sluicegate_core::{Amounts, BucketId, Configuration, LeaseRange, LimitName};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, PutResult, TakeResult};
@@ -20,7 +21,7 @@ use super::waiters::WaitTime;
 use crate::clock::{Clock as _, SharedClock};
 use crate::cost::Cost;
 use crate::error::AcquireError;
-use crate::leasing_store::LeaseCalls;
+use crate::leasing_store::{LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 use crate::lock::lock;
 
 /// The pause after a renewal in the background that brought no tokens.
@@ -77,6 +78,84 @@ pub(super) enum WriteKind {
     Renew,
     /// To settle everything that is held.
     SettleAll,
+}
+
+/// The amounts of a lease: what is wanted, what comes back, and what is counted.
+pub(super) type LeaseAmounts<'r> =
+    (&'r BTreeMap<LimitName, LeaseRange>, &'r Amounts, Option<&'r Amounts>);
+
+/// One write of a bucket, by the task that has the turn for it: see `strict.rs` and `behind.rs`.
+pub(super) struct BucketWrite<'a> {
+    pub(super) leaser: &'a Leaser,
+    pub(super) turn: &'a WriteTurn,
+    pub(super) id: BucketId,
+    /// The tokens that a request waits for; empty: none does.
+    pub(super) need: &'a [Demand],
+    pub(super) kind: WriteKind,
+    pub(super) until: Instant,
+    /// The cost so far, that of failed attempts included.
+    pub(super) spent: Cost,
+}
+
+impl BucketWrite<'_> {
+    /// Makes the write, by the mode.
+    async fn make(&mut self) -> Result<(), AcquireError> {
+        if self.kind == WriteKind::Renew {
+            self.look_up_limits().await?;
+        }
+        match self.leaser.settings.mode {
+            LeaseMode::Strict(_) => self.lease().await,
+            LeaseMode::WriteBehind { .. } => self.commit().await,
+        }
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// The request for a lease, with the time that is left.
+    pub(super) fn request<'r>(
+        &'r self,
+        configuration: &'r Configuration,
+        (wanted, returned, counted): LeaseAmounts<'r>,
+    ) -> LeaseRequest<'r> {
+        let (bucket, last, deadline) = (&self.id, None, self.left());
+        LeaseRequest { bucket, configuration, wanted, returned, counted, last, deadline }
+    }
+
+    /// Sends a lease; with `in_doubt`, again. Counts its attempts.
+    pub(super) async fn send(
+        &mut self,
+        configuration: &Configuration,
+        amounts: LeaseAmounts<'_>,
+        in_doubt: Option<LeaseInDoubt>,
+    ) -> Result<LeaseOutcome, LeaseError> {
+        let last = self.turn.ledger().last_answered_id();
+        let lease = LeaseRequest { last: last.as_ref(), ..self.request(configuration, amounts) };
+        let result = self.leaser.store.lease(&lease, in_doubt, &self.leaser.clock).await;
+        let attempts = match &result {
+            Ok(outcome) => outcome.cost.attempts,
+            Err(failed) => failed.attempts,
+        };
+        self.leaser.meter.wrote(attempts);
+        if result.is_err() {
+            self.spent.attempts += attempts;
+        }
+        result
+    }
+
+    /// Looks up the current limits of the bucket and takes them over.
+    async fn look_up_limits(&self) -> Result<(), AcquireError> {
+        let before = self.turn.ledger().configuration.clone();
+        let (store, clock) = (&self.leaser.store, &self.leaser.clock);
+        let now = store.limits_now(&self.id, &before, self.left(), clock).await?;
+        let mut ledger = self.turn.ledger();
+        // A request that came meanwhile has newer limits.
+        if Arc::ptr_eq(&ledger.configuration, &before) {
+            ledger.follow(&now, &self.leaser.interner);
+        }
+        Ok(())
+    }
 }
 
 impl Leaser {
@@ -269,21 +348,10 @@ impl Leaser {
         kind: WriteKind,
         deadline: Duration,
     ) -> Result<Cost, AcquireError> {
-        let until = Instant::now() + deadline;
-        let known = match kind {
-            WriteKind::Renew => self.look_up_limits(turn, deadline).await,
-            WriteKind::SettleAll => Ok(()),
-        };
-        let left = until.saturating_duration_since(Instant::now());
-        let result = match (known, self.settings.mode) {
-            (Err(error), _) => Err(error),
-            (Ok(()), LeaseMode::Strict(accounting)) => {
-                self.lease(turn, need, kind, accounting, left).await
-            }
-            (Ok(()), LeaseMode::WriteBehind { threshold }) => {
-                self.commit(turn, need, kind, threshold, left).await
-            }
-        };
+        let (id, until) = (turn.bucket.id(), Instant::now() + deadline);
+        let spent = Cost::default();
+        let mut write = BucketWrite { leaser: self, turn, id, need, kind, until, spent };
+        let result = write.make().await.map(|()| write.spent);
         let mut ledger = turn.ledger();
         let unfinished = ledger.unfinished();
         if !matches!(result, Err(AcquireError::Unavailable(_))) {
@@ -295,22 +363,6 @@ impl Leaser {
         }
         unfinished.waiters.serve(&turn.bucket.atomic, self.wait_time(Instant::now()));
         result
-    }
-
-    /// Looks up the current limits of a bucket and takes them over.
-    async fn look_up_limits(
-        &self,
-        turn: &WriteTurn,
-        deadline: Duration,
-    ) -> Result<(), AcquireError> {
-        let before = turn.ledger().configuration.clone();
-        let now = self.store.limits_now(&turn.bucket.id(), &before, deadline, &self.clock).await?;
-        let mut ledger = turn.ledger();
-        // A request that came meanwhile has newer limits.
-        if Arc::ptr_eq(&ledger.configuration, &before) {
-            ledger.follow(&now, &self.interner);
-        }
-        Ok(())
     }
 
     pub(super) fn note_duration(&self, elapsed: Duration) {

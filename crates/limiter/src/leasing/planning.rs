@@ -9,6 +9,7 @@ use super::atomic_bucket::{Demand, POOL_MAX, TokenPool};
 use super::bucket_ledger::BucketLedger;
 use super::lease_plan::{LeasePlan, Withdrawn};
 use super::leased_bucket::{COARSE_MS, LeasedBucket};
+use super::leaser::WriteKind;
 use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::moment::Moment;
 use super::settings::LeaseSettings;
@@ -20,12 +21,14 @@ use crate::leasing_store::LeaseOutcome;
 const GROWTH: u64 = 8;
 
 impl LeasedBucket {
-    /// Plans a lease for the needed tokens and for the next requests. Takes out of the pools the
-    /// tokens that the write returns.
-    pub(super) fn withdraw_and_plan(
+    /// Plans a write: the tokens to lease for the request and the next ones, and what to settle.
+    /// Takes the tokens that the write returns out of the pools. If `settles_deleted` is false, the
+    /// ledger keeps what there is to settle of deleted limits.
+    pub(super) fn plan(
         &self,
         ledger: &mut BucketLedger,
         need: &[Demand],
+        (kind, settles_deleted): (WriteKind, bool),
         settings: &LeaseSettings,
         times: Times,
     ) -> LeasePlan {
@@ -37,24 +40,27 @@ impl LeasedBucket {
         let (limit_ledgers, waiters) = ledger.ledgers_and_waiters();
         for (index, limit_ledger) in limit_ledgers.iter_mut().enumerate() {
             let (limit, pool) = (&self.layout.limits[index], &self.atomic.slots[index].pool);
-            let asked = need.iter().find(|demand| usize::from(demand.slot) == index);
-            let asked = asked.map_or(0, |demand| demand.milli);
-            limit_ledger.note_request(asked);
-            let expected = limit_ledger.expect(times.now, horizon);
-            let waited_for = waiters.map_or(0, |waiters| waiters.demand_of(index));
-            let waited_for = waited_for.min(largest(limit_ledger, settings));
-            let target = size(limit_ledger, expected, settings).max(waited_for);
-            // The tokens of the request come with the lease. Those that the pool has for it, while
-            // it lacks tokens of another limit, go back in the same write: the store may have no
-            // others.
-            let spare = pool.tokens().saturating_sub(asked);
-            let soon = || limit_ledger.expected(2 * times.renew_ms);
-            // If the tokens end soon, keep those for the time until the new lease arrives.
-            let keep =
-                if is_due { spare.min(soon() + limit_ledger.largest_request()) } else { spare };
-            // A pool that cannot serve the request returns all. So does one whose limit was deleted:
-            // the next write may remove the limit.
-            let keep = if configuration.is_deleted(limit) { 0 } else { keep };
+            let is_deleted = configuration.is_deleted(limit);
+            let (mut keep, mut target, asked) = (0, 0, asked_of(need, index));
+            if kind == WriteKind::Renew {
+                limit_ledger.note_request(asked);
+                let expected = limit_ledger.expect(times.now, horizon);
+                let waited_for = waiters.map_or(0, |waiters| waiters.demand_of(index));
+                let waited_for = waited_for.min(largest(limit_ledger, settings));
+                target = size(limit_ledger, expected, settings).max(waited_for);
+                // The tokens of the request come with the lease. Those that the pool has for it,
+                // while it lacks tokens of another limit, go back in the same write: the store may
+                // have no others.
+                let spare = pool.tokens().saturating_sub(asked);
+                // If the tokens end soon, keep those for the time until the new lease arrives.
+                let soon = || limit_ledger.expected(2 * times.renew_ms);
+                keep =
+                    if is_due { spare.min(soon() + limit_ledger.largest_request()) } else { spare };
+            }
+            // The next write may remove the limit.
+            if is_deleted {
+                keep = 0;
+            }
             if keep < pool.tokens() {
                 withdraw_into(&mut plan, index, limit_ledger, pool, keep);
             }
@@ -63,31 +69,11 @@ impl LeasedBucket {
                 let (least, most) = (amount(asked), amount(asked + extra));
                 plan.wanted.insert(limit.clone(), LeaseRange { least, most });
             }
-            self.settle_into(&mut plan, index, limit_ledger);
+            if settles_deleted || !is_deleted {
+                self.settle_into(&mut plan, index, limit_ledger);
+            }
         }
         self.set_marks(ledger, times);
-        plan
-    }
-
-    /// Keeps what the plan would settle of deleted limits.
-    pub(super) fn keep_deleted(&self, ledger: &mut BucketLedger, plan: &mut LeasePlan) {
-        let limits = self.layout.limits.iter().zip(&mut ledger.limit_ledgers);
-        for (limit, limit_ledger) in
-            limits.filter(|(limit, _)| ledger.configuration.is_deleted(limit))
-        {
-            limit_ledger.retired += unsigned(plan.returned.remove(limit).map_or(0, |m| m.get()));
-            limit_ledger.used += plan.used.remove(limit).map_or(0, |m| m.get());
-        }
-    }
-
-    /// Takes everything out of the pools, and plans to settle it.
-    pub(super) fn plan_settle_all(&self, ledger: &mut BucketLedger, times: Times) -> LeasePlan {
-        self.catch_up(ledger, times);
-        let mut plan = LeasePlan { asked_at: times, ..LeasePlan::default() };
-        for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
-            withdraw_into(&mut plan, index, limit_ledger, &self.atomic.slots[index].pool, 0);
-            self.settle_into(&mut plan, index, limit_ledger);
-        }
         plan
     }
 
@@ -130,8 +116,7 @@ impl LeasedBucket {
         for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
             let leased =
                 outcome.leased.get(&self.layout.limits[index]).map_or(0, |milli| milli.get());
-            let asked = need.iter().find(|demand| usize::from(demand.slot) == index);
-            let asked = asked.map_or(0, |demand| demand.milli);
+            let asked = asked_of(need, index);
             let rest = unsigned(leased).saturating_sub(asked);
             limit_ledger.hand_out(asked);
             if leased > 0 {
@@ -199,6 +184,12 @@ fn largest(limit_ledger: &LimitLedger, settings: &LeaseSettings) -> u64 {
     limit_ledger.largest_request().saturating_mul(settings.max_requests.into()).min(POOL_MAX / 4)
 }
 
+/// The amount that is needed of a limit.
+fn asked_of(need: &[Demand], slot: usize) -> u64 {
+    let asked = need.iter().find(|demand| usize::from(demand.slot) == slot);
+    asked.map_or(0, |demand| demand.milli)
+}
+
 fn amount(milli: u64) -> Millitokens {
     Millitokens::saturating(signed(milli).into())
 }
@@ -227,7 +218,8 @@ mod tests {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         bucket.put(&mut ledger.limit_ledgers[0], 0, 5_000, MAX_AGE_MS);
         let need = [Demand { slot: 0, milli: 7_000 }];
-        let plan = bucket.withdraw_and_plan(&mut ledger, &need, &LeaseSettings::default(), planned);
+        let (kind, settings) = ((WriteKind::Renew, true), LeaseSettings::default());
+        let plan = bucket.plan(&mut ledger, &need, kind, &settings, planned);
         assert_eq!(bucket.atomic.slots[0].pool.tokens(), 0);
         bucket.undo(&mut ledger, &plan, undone);
         bucket.atomic.slots[0].pool.tokens()
