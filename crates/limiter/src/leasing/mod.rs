@@ -8,7 +8,6 @@ mod behind;
 mod bucket_ledger;
 mod bucket_map;
 mod builder_ext;
-mod evict;
 mod found;
 mod held;
 mod interner;

@@ -1,6 +1,8 @@
 //! Watches the buckets of which tokens are held: gives back tokens that are too old or not needed,
-//! and at the end all tokens.
+//! and at the end all tokens. When `max_keys` buckets are held, it makes room for others.
 
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use tokio::time::Instant;
 use super::bucket_map;
 use super::leased_bucket::LeasedBucket;
 use super::leaser::{Leaser, WriteKind};
+use super::limit_ledger::LimitLedger;
 use crate::clock::Clock;
 use crate::error::AcquireError;
 
@@ -23,7 +26,9 @@ const INSPECTION_REFERENCES: usize = 2;
 /// The number of buckets that the task inspects before it yields.
 const INSPECTED_AT_ONCE: usize = 256;
 /// The most writes in flight while many buckets are settled.
-pub(super) const SETTLING_MAX: usize = 32;
+const SETTLING_MAX: usize = 32;
+/// At most a quarter of `max_keys` buckets are evicted at once.
+const EVICTED_PART: usize = 4;
 
 /// The pause between attempts to settle a bucket, as long as there is time.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -123,6 +128,50 @@ impl Leaser {
             self.buckets.forget(bucket);
         }
         true
+    }
+
+    /// Settles one bucket for each request that found no room. No request waits for it: until then,
+    /// requests for other buckets are writes of their own. It takes the longest idle first and
+    /// spares buckets used since `since_ms`. A bucket that cannot be settled stays.
+    fn make_room(self: &Arc<Self>, watched: &[Arc<LeasedBucket>], since_ms: i64) {
+        let wanted = self.turned_away.swap(0, Ordering::Relaxed);
+        // Many of these requests may have been for one bucket.
+        let wanted = wanted.min(self.settings.max_keys / EVICTED_PART + 1);
+        if wanted == 0 {
+            return;
+        }
+        let Ok(evicting) = self.evicting.clone().try_lock_owned() else { return };
+        let now_ms = self.now_ms();
+        let idle_for = |bucket: &Arc<LeasedBucket>| {
+            let idle_ms = bucket.ledger().as_ref()?.used_at.age_ms(now_ms);
+            (idle_ms > now_ms - since_ms).then(|| (idle_ms, bucket.clone()))
+        };
+        let mut idle: Vec<_> = watched.iter().filter_map(idle_for).collect();
+        if idle.len() > wanted {
+            idle.select_nth_unstable_by_key(wanted, |(idle_ms, _)| Reverse(*idle_ms));
+            idle.truncate(wanted);
+        }
+        let leaser = self.clone();
+        tokio::spawn(async move {
+            futures_util::stream::iter(idle)
+                .for_each_concurrent(SETTLING_MAX, |(_, bucket)| leaser.evict(bucket))
+                .await;
+            drop(evicting);
+        });
+    }
+
+    /// Settles a bucket, so that the next inspection drops it. If a request comes meanwhile, the
+    /// bucket leases again and stays.
+    async fn evict(self: &Arc<Self>, bucket: Arc<LeasedBucket>) {
+        let Some(turn) = bucket.try_turn() else { return };
+        let deadline = self.settings.deadline;
+        if let Err(error) = self.write(&turn, &[], WriteKind::SettleAll, deadline).await {
+            tracing::debug!(bucket = %bucket.id(), %error, "no room was made for others yet");
+            return;
+        }
+        let mut ledger = turn.ledger();
+        bucket.catch_up(&mut ledger, self.times());
+        ledger.limit_ledgers.iter_mut().for_each(LimitLedger::forget_empty);
     }
 
     async fn settle(
