@@ -127,7 +127,8 @@ impl Directory {
     }
 
     /// Takes in an answer; `None`: there is no item. The record of an entity is kept as long as it
-    /// is valid, whatever a read returns. An eventually consistent answer does not replace valid limits of a later version.
+    /// is valid, whatever a read returns. An eventually consistent answer does not replace valid
+    /// limits of a later version.
     pub(super) fn learn(
         &self,
         key: &ItemKey,
