@@ -37,7 +37,7 @@ pub trait LeaseCalls: Store {
 
     /// How often this process changed stored limits or parents through this store, or noticed that
     /// stored limits had changed.
-    fn own_changes(&self) -> u64;
+    fn changes(&self) -> u64;
 
     /// The current limits of a bucket. Limits that came with a request stay as they are; stored
     /// limits, if there were some, are looked up. Remembered data is not read again.

@@ -45,7 +45,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         .boxed()
     }
 
-    fn own_changes(&self) -> u64 {
+    fn changes(&self) -> u64 {
         self.directory.changes()
     }
 

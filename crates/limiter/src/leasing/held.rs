@@ -69,7 +69,7 @@ impl Leased {
         let key = KeyRef { entity: request.entity(), resource: request.resource() };
         let remembered = self.remembered.get(&key)?;
         let now_ms = self.leaser.now_coarse_ms();
-        let is_current = remembered.is_current(self.leaser.store.own_changes(), now_ms);
+        let is_current = remembered.is_current(self.leaser.store.changes(), now_ms);
         if !is_current || remembered.terms != request.terms {
             return None;
         }
@@ -108,7 +108,7 @@ impl Leased {
         let terms = request.terms.clone();
         let (limiter, request) = request.into_request()?;
         // Before the lookup: it need not see a change that comes during it.
-        let own_changes = self.leaser.store.own_changes();
+        let changes = self.leaser.store.changes();
         let Some(parts) = self.known_parts(&request).filter(|parts| !parts.is_empty()) else {
             return Ok(None);
         };
@@ -127,7 +127,7 @@ impl Leased {
         let remembered = RememberedRequest {
             terms,
             parts: parts.into_iter().map(RememberedPart::from).collect(),
-            own_changes,
+            changes,
             until_ms: self.leaser.now_coarse_ms().saturating_add(FOUND_MS),
             may_be_near_limit: permit.may_be_near_limit(),
             granted_counters: request.amounts.keys().map(counter).collect(),

@@ -28,7 +28,7 @@ pub(super) struct RememberedRequest {
     pub(super) terms: RequestTerms,
     pub(super) parts: Vec<RememberedPart>,
     /// The store's number of changes before the lookup.
-    pub(super) own_changes: u64,
+    pub(super) changes: u64,
     /// The end of its use, epoch milliseconds.
     pub(super) until_ms: i64,
     /// True if a limit was nearly used up at its last refill.
@@ -67,9 +67,8 @@ impl RememberedRequest {
     /// True if the buckets need not be looked up again. A change that this process made counts at
     /// once. So does a change of stored limits that it noticed. A parent that it read from the table
     /// counts at the next lookup, at most half a second later.
-    pub(super) fn is_current(&self, own_changes: u64, now_ms: i64) -> bool {
-        self.own_changes == own_changes
-            && (0..=FOUND_MS).contains(&self.until_ms.saturating_sub(now_ms))
+    pub(super) fn is_current(&self, changes: u64, now_ms: i64) -> bool {
+        self.changes == changes && (0..=FOUND_MS).contains(&self.until_ms.saturating_sub(now_ms))
     }
 
     /// The tokens to take for these amounts. `None`: they are not valid or of other limits, or a
@@ -142,7 +141,7 @@ mod tests {
         let request = RememberedRequest {
             terms: RequestTerms::default(),
             parts: vec![part.into()],
-            own_changes: 7,
+            changes: 7,
             until_ms: 10_000,
             may_be_near_limit: false,
             granted_counters: SmallVec::new(),

@@ -64,7 +64,7 @@ impl LeaseCalls for RedisStore {
     }
 
     /// Redis stores neither limits nor parents.
-    fn own_changes(&self) -> u64 {
+    fn changes(&self) -> u64 {
         0
     }
 
