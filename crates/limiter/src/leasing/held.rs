@@ -20,7 +20,7 @@ impl AcquireRequest<&Limiter> {
     ///
     /// The limiter remembers the buckets of the request. For half a second it uses them for
     /// requests with the same entity, resource, limits and parent, unless this process changes a
-    /// stored limit or a parent.
+    /// stored limit or a parent, or notices that a stored limit was changed.
     ///
     /// [`prepare`](Self::prepare) checks a request once that is made many times.
     ///
