@@ -7,7 +7,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sluicegate::types::{Amounts, LimitName, Millitokens};
-use sluicegate::{AcquireError, EntityId, Limit, Limiter};
+use sluicegate::{AcquireError, AdjustError, EntityId, Limit, Limiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 use tokio_rustls::TlsAcceptor;
@@ -146,7 +146,7 @@ impl ServerState {
             Err(AcquireError::LimitExceeded(_)) => {
                 let request = self.limiter.adjust(entity.as_str(), resource).no_cascade();
                 let adjusted = request.limits(limits).by_all(amounts).await;
-                return adjusted.map(drop).map_err(|error| AcquireError::Unavailable(error.into()));
+                return adjusted.map(drop).map_err(not_counted);
             }
             Err(error) => return Err(error),
         };
@@ -154,7 +154,7 @@ impl ServerState {
             return Err(AcquireError::Unavailable("the store did not answer".into()));
         }
         let corrected = permit.correct_to(amounts).await;
-        corrected.map(drop).map_err(|error| AcquireError::Unavailable(error.into()))
+        corrected.map(drop).map_err(not_counted)
     }
 
     /// A name that no other permit has, of this process or another one.
@@ -176,6 +176,14 @@ impl ServerState {
         }
         *self.reloadable.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(reloadable);
         Ok(())
+    }
+}
+
+fn not_counted(error: AdjustError) -> AcquireError {
+    match error {
+        AdjustError::Setup(setup) => setup.into(),
+        AdjustError::InvalidRequest(invalid) => invalid.into(),
+        error => AcquireError::Unavailable(error.into()),
     }
 }
 

@@ -175,18 +175,11 @@ impl CallDriver {
         let (store, targets) = (&self.store, &self.shape.targets);
         // The members that do not fit beside those before them, with their refusals.
         let mut behind: Vec<(CallWaiter, Vec<LimitStatus>)> = Vec::new();
-        let mut answered_attempts = None;
-        loop {
-            for late in members.extract_if(.., |member| !member.may_be_sent()) {
-                late.answer(Err(match answered_attempts {
-                    Some(attempts) => AcquireError::Contended { attempts },
-                    None => AcquireError::Unavailable(
-                        "the request was not sent before its deadline: try again, or give it longer"
-                            .into(),
-                    ),
-                }));
-            }
-            let Some(deadline) = members.iter().map(|member| member.deadline).max() else { break };
+        end_late(&mut members, || {
+            let late = "the request was not sent before its deadline: try again, or give it longer";
+            AcquireError::Unavailable(late.into())
+        });
+        while let Some(deadline) = members.iter().map(|member| member.deadline).max() {
             let mut sum = members[0].amounts.clone();
             members[1..].iter().for_each(|member| sum += &member.amounts);
             let mut context = CallContext::new(&*self.clock, Duration::ZERO);
@@ -208,9 +201,8 @@ impl CallDriver {
                     return;
                 }
                 Ok(Decision::Short(images, now)) => {
-                    answered_attempts = Some(context.cost.attempts);
-                    (members, behind) = self.divide(members, behind, &images, now);
-                    members.retain(|member| !member.sender.is_closed());
+                    let attempts = context.cost.attempts;
+                    (members, behind) = self.divide(members, behind, &images, (now, attempts));
                     continue;
                 }
                 Err(Failure::Error(error)) => error,
@@ -248,14 +240,14 @@ impl CallDriver {
     }
 
     /// Divides the members after the server refused their sum, of which nothing was taken, and those
-    /// behind them. Refuses those that do not fit alone. Returns the first that fit together, and
-    /// those behind them.
+    /// behind them. Leaves out those whose callers have left, and refuses those that do not fit
+    /// alone. Returns the first that fit together, and those behind them.
     fn divide(
         &self,
         members: Vec<CallWaiter>,
         behind: Vec<(CallWaiter, Vec<LimitStatus>)>,
         images: &[Image],
-        now: EpochMillis,
+        (now, attempts): (EpochMillis, u32),
     ) -> (Vec<CallWaiter>, Vec<(CallWaiter, Vec<LimitStatus>)>) {
         let statuses = |amounts: &Amounts| statuses(&self.shape.targets, images, amounts, now);
         let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
@@ -264,6 +256,9 @@ impl CallDriver {
         let (mut all, mut has_refused) = (members, false);
         all.extend(behind.into_iter().map(|(member, _)| member));
         all.sort_unstable_by_key(|member| member.ticket);
+        all.retain(|member| !member.sender.is_closed());
+        // The server answers, so this is no outage.
+        end_late(&mut all, || AcquireError::Contended { attempts });
         let (mut sum, mut first, mut behind) = (Amounts::new(), Vec::new(), Vec::new());
         for member in all {
             let mut limits = statuses(&member.amounts);
@@ -286,6 +281,13 @@ impl CallDriver {
             self.store.shared_calls.put_back(&self.shape, first.split_off(1));
         }
         (first, behind)
+    }
+}
+
+/// Ends the requests whose time is over.
+fn end_late(members: &mut Vec<CallWaiter>, error: impl Fn() -> AcquireError) {
+    for late in members.extract_if(.., |member| !member.may_be_sent()) {
+        late.answer(Err(error()));
     }
 }
 

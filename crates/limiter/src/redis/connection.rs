@@ -84,7 +84,10 @@ impl Connection {
                     || Ok(client.get_pending_async_connection_with_config(Default::default()));
                 let answer = connected(made, pending)?.req_packed_command(command).await;
                 // It connects to the nodes again by itself, but not once its runtime has ended.
-                if answer.as_ref().is_err_and(RedisError::is_connection_dropped) {
+                let is_over = |error: &RedisError| {
+                    error.is_connection_dropped() && !error.is_connection_refusal()
+                };
+                if answer.as_ref().is_err_and(is_over) {
                     forget(made);
                 }
                 answer

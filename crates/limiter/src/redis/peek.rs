@@ -7,7 +7,6 @@ use sluicegate_core::{BucketId, CompositeBucket};
 
 use super::RedisStore;
 use super::range::check_amounts;
-use super::repeat::CallFailure;
 use super::reply::Reply;
 use super::script::{Call, PEEK};
 use super::script_bucket::ScriptBucket;
@@ -32,7 +31,7 @@ impl RedisStore {
         let mut context = CallContext::new(&SystemClock, deadline);
         let reply =
             self.repeat(&mut context, &PEEK, &[], |_, _| self.peek_call(&targets, &SystemClock));
-        let mut reply = reply.await.map_err(CallFailure::into_error)?;
+        let mut reply = reply.await.map_err(|failure| failure.error)?;
         let mut read = || {
             reply.status()?;
             reply.header()?;
@@ -51,7 +50,7 @@ impl RedisStore {
         let targets = self.targets(request)?;
         let mut context = CallContext::new(clock, request.deadline);
         let reply = self.repeat(&mut context, &PEEK, &[], |_, _| self.peek_call(&targets, clock));
-        let mut reply = reply.await.map_err(CallFailure::into_error)?;
+        let mut reply = reply.await.map_err(|failure| failure.error)?;
         let all = |reply: &mut Reply| {
             reply.status()?;
             let now = reply.header()?.now;

@@ -259,6 +259,34 @@ async fn requests_behind_those_that_fit_are_refused_with_the_next_answer() {
     assert!(sent < 8, "{sent} scripts");
 }
 
+/// A caller that has left holds nobody up, although it came first.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn requests_behind_one_that_left_are_granted() {
+    let on = Together::start().await;
+    on.ask(LONG, 88).await.unwrap();
+    let before = scripts(&on.server).await;
+    let (left, tasks) = tokio::join!(
+        async {
+            on.ask(LONG, 1).await.unwrap();
+            on.wire.silence();
+            on.left().await
+        },
+        async { [8, 8, 1].map(|tokens| tokio::spawn(on.ask(LONG, tokens))) }
+    );
+    assert_eq!(left, 10);
+    while scripts(&on.server).await < before + 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let [first, second, third] = tasks;
+    first.abort();
+    assert!(first.await.is_err());
+    on.wire.open();
+    second.await.unwrap().unwrap();
+    third.await.unwrap().unwrap();
+    assert_eq!(on.left().await, 1);
+}
+
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_shared_call_that_was_lost_is_done_once() {

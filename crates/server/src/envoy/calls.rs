@@ -160,13 +160,14 @@ async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
                 let amount = group.amounts.of(limit);
                 state.count_new_limit(entity, resource, group.limits.clone(), limit, amount).await
             });
-            match try_join_all(counted).await {
+            let results = join_all(counted).await.into_iter().map(|counted| match counted {
                 Err(AcquireError::Unavailable(error)) if state.decides_alone => {
                     tracing::warn!(%error, "consumption was not counted");
                     Ok(())
                 }
-                counted => counted.map(drop).map_err(|error| failed(&error)),
-            }
+                counted => counted.map_err(|error| failed(&error)),
+            });
+            results.collect()
         }
         Err(AdjustError::InvalidRequest(invalid)) => Err(failed(&invalid.into())),
         Err(AdjustError::Setup(setup)) => Err(failed(&setup.into())),
