@@ -12,8 +12,8 @@ use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
-/// What is known about the effect of a request that ended with an error. About that of a lease,
-/// `WriteQueue::lease_in_doubt` knows more.
+/// Says if a request that ended with an error took effect. Of a lease, `WriteQueue::lease_in_doubt`
+/// knows more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// It has none and will have none.
