@@ -120,7 +120,16 @@ impl Refill {
     pub fn accrued(self, at: EpochMillis) -> i128 {
         let amount = i128::from(self.amount.get());
         match self.by_calendar {
-            None => i128::from(at.get()) * amount / i128::from(self.period_ms),
+            None => {
+                // Whole periods apart: the rest mostly fits 64 bits, whose division is faster.
+                let periods = i128::from(at.get() / self.period_ms);
+                let rest = i128::from(at.get() % self.period_ms) * amount;
+                let rest = match i64::try_from(rest) {
+                    Ok(rest) => i128::from(rest / self.period_ms),
+                    Err(_) => rest / i128::from(self.period_ms),
+                };
+                periods * amount + rest
+            }
             Some(CalendarRefill { calendar, .. }) => {
                 i128::from(calendar.boundaries(EpochMillis::MIN, at)) * amount
             }
