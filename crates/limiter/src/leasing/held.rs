@@ -36,7 +36,10 @@ impl AcquireRequest<&Limiter> {
                 leased.leaser.renew_soon(&part.bucket, Some(&part.grant.configuration));
             }
         };
-        leased.take_by_names(&self, renew)
+        match leased.take_remembered(&self) {
+            Some(permit) => Ok(Some(permit)),
+            None => leased.take_looked_up(self, renew),
+        }
     }
 }
 
@@ -45,22 +48,13 @@ impl Leased {
     /// valid. If too few tokens are held, it leases none: its caller does. For a bucket that is not
     /// held it looks nothing up.
     pub(crate) fn take_if_held(&self, request: &AcquireRequest<&Limiter>) -> Option<Permit> {
+        if let Some(permit) = self.take_remembered(request) {
+            return Some(permit);
+        }
         let key = KeyRef { entity: request.entity(), resource: request.resource() };
         let is_held = |bucket: &Arc<LeasedBucket>| bucket.atomic.is_watched();
         self.leaser.buckets.with(&key, is_held).filter(|is_held| *is_held)?;
-        self.take_by_names(request, |_| ()).ok().flatten()
-    }
-
-    /// Takes held tokens; calls `short` with the buckets of the request if there are too few.
-    fn take_by_names(
-        &self,
-        request: &AcquireRequest<&Limiter>,
-        short: impl FnOnce(&[LeasedPart]),
-    ) -> Result<Option<Permit>, InvalidRequest> {
-        match self.take_remembered(request) {
-            Some(permit) => Ok(Some(permit)),
-            None => self.take_looked_up(request.clone(), short),
-        }
+        self.take_looked_up(request.clone(), |_| ()).ok().flatten()
     }
 
     /// Takes held tokens from the remembered buckets of this entity and resource. `None`: none are
