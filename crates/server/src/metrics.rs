@@ -1,10 +1,11 @@
 //! Metrics for Prometheus: those of the limiter, and those of the server's requests.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
 use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
@@ -51,9 +52,10 @@ pub(crate) fn upkeep() {
 }
 
 /// The metrics of the server's requests.
-pub(crate) struct RequestMetrics(RwLock<HashMap<String, PathMetrics>>);
+pub(crate) struct RequestMetrics(ArcSwap<BTreeMap<String, PathMetrics>>);
 
 /// The metrics of one path. They are kept, because finding one by its labels takes time.
+#[derive(Clone)]
 struct PathMetrics {
     duration: Histogram,
     requests: Vec<(&'static str, Status, Counter)>,
@@ -63,26 +65,29 @@ impl RequestMetrics {
     /// Metrics of a server that starts. Without a recorder of the program's own, this installs one.
     pub(crate) fn new() -> Self {
         install_metrics();
-        Self(RwLock::default())
+        Self(ArcSwap::default())
     }
 
     fn count(&self, path: &str, method: &'static str, status: Status, took: Duration) {
-        let is_counted = |paths: &HashMap<String, PathMetrics>| {
+        let is_counted = |paths: &BTreeMap<String, PathMetrics>| {
             paths.get(path).is_some_and(|of_path| of_path.count(method, status, took))
         };
-        if is_counted(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+        if is_counted(&self.0.load()) {
             return;
         }
-        let mut paths = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let of_path = paths.entry(path.to_owned()).or_insert_with(|| PathMetrics {
-            duration: histogram!(DURATION, "path" => path.to_owned()),
-            requests: Vec::new(),
+        self.0.rcu(|paths| {
+            let mut paths = BTreeMap::clone(paths);
+            let of_path = paths.entry(path.to_owned()).or_insert_with(|| PathMetrics {
+                duration: histogram!(DURATION, "path" => path.to_owned()),
+                requests: Vec::new(),
+            });
+            let text = status.to_string();
+            let counter =
+                counter!(REQUESTS, "path" => path.to_owned(), "method" => method, "status" => text);
+            of_path.requests.push((method, status, counter));
+            paths
         });
-        let text = status.to_string();
-        let counter =
-            counter!(REQUESTS, "path" => path.to_owned(), "method" => method, "status" => text);
-        of_path.requests.push((method, status, counter));
-        of_path.count(method, status, took);
+        is_counted(&self.0.load());
     }
 }
 

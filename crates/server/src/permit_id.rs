@@ -4,6 +4,7 @@
 //! is the base64url form of: one byte of version, four bytes of the key's id, 16 bytes of
 //! HMAC-SHA256 over everything else, and the content as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -25,14 +26,14 @@ pub(crate) const KEY_BYTES_MIN: usize = 32;
 
 /// The tokens that a permit took, and the buckets that it took them from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Granted {
+pub(crate) struct Granted<'a> {
     /// Unique to the permit.
     #[serde(rename = "i")]
     pub(crate) name: String,
     #[serde(rename = "e")]
-    pub(crate) entity: String,
+    pub(crate) entity: Cow<'a, str>,
     #[serde(rename = "r")]
-    pub(crate) resource: String,
+    pub(crate) resource: Cow<'a, str>,
     /// The parent whose bucket is corrected, too. The acquire took from that bucket, or the request
     /// named the parent.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +118,7 @@ impl PermitIds {
     }
 
     /// The id of a permit.
-    pub(crate) fn sign(&self, granted: &Granted) -> String {
+    pub(crate) fn sign(&self, granted: &Granted<'_>) -> String {
         let key = &self.keys[0];
         let mut id = Vec::with_capacity(ID_BYTES);
         id.push(VERSION);
@@ -135,14 +136,15 @@ impl PermitIds {
     ///
     /// # Errors
     /// [`RefusedId`]. The signature is compared in constant time.
-    pub(crate) fn check(&self, id: &str, now: EpochMillis) -> Result<Granted, RefusedId> {
+    pub(crate) fn check(&self, id: &str, now: EpochMillis) -> Result<Granted<'static>, RefusedId> {
         let id = URL_SAFE_NO_PAD.decode(id).map_err(|_| RefusedId::Invalid)?;
         let (head, content) = id.split_at_checked(HEAD_BYTES).ok_or(RefusedId::Invalid)?;
         let (version, key_id, tag) = (head[0], &head[1..=KEY_ID_BYTES], &head[1 + KEY_ID_BYTES..]);
         let key = self.keys.iter().find(|key| version == VERSION && key.id == key_id);
         let mac = key.ok_or(RefusedId::Invalid)?.mac(content);
         mac.verify_truncated_left(tag).map_err(|_| RefusedId::Invalid)?;
-        let granted: Granted = serde_json::from_slice(content).map_err(|_| RefusedId::Invalid)?;
+        let granted: Granted<'_> =
+            serde_json::from_slice(content).map_err(|_| RefusedId::Invalid)?;
         if granted.expires_s <= now.get() / 1_000 {
             return Err(RefusedId::Expired);
         }
@@ -154,11 +156,11 @@ impl PermitIds {
 mod tests {
     use super::*;
 
-    fn granted() -> Granted {
+    fn granted() -> Granted<'static> {
         Granted {
             name: "n".to_owned(),
-            entity: "user-123".to_owned(),
-            resource: "gpt-4".to_owned(),
+            entity: "user-123".into(),
+            resource: "gpt-4".into(),
             parent: None,
             must_look_up_parent: false,
             taken: [("rpm", 1_000), ("usd", 12_500_000)]

@@ -176,11 +176,11 @@ impl Server {
         }
         drop((listener, stopped));
         let time = Duration::from_millis(bounds.shutdown_ms);
-        let slots = bounds.requests.min(Semaphore::MAX_PERMITS);
         let ended = async {
             graceful.shutdown().await;
             // Corrections go on when their clients have left.
-            state.request_slots.acquire_many(u32::try_from(slots).unwrap_or(u32::MAX)).await.is_ok()
+            state.in_flight.close();
+            state.in_flight.wait().await;
         };
         if timeout(time, ended).await.is_err() {
             tracing::warn!("stopped with open requests: they took longer than bounds.shutdown_ms");

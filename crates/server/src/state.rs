@@ -1,16 +1,19 @@
 //! The parts of a server that requests use; some of them can be replaced while it runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use arc_swap::{ArcSwap, Guard};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sluicegate::types::{Amounts, LimitName, Millitokens};
 use sluicegate::{AcquireError, AdjustError, EntityId, Limit, Limiter};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument as _;
 
 use crate::callers::Callers;
@@ -28,8 +31,8 @@ pub(crate) struct ServerState {
     pub(crate) bounds: Bounds,
     /// True: while the store is unavailable, requests are decided without it.
     pub(crate) decides_alone: bool,
-    /// One for each request that may be in flight.
-    pub(crate) request_slots: Arc<Semaphore>,
+    /// The requests in flight, and work of requests that goes on when their clients have left.
+    pub(crate) in_flight: TaskTracker,
     /// One for each request that may wait for tokens.
     pub(crate) waiting_slots: Semaphore,
     /// The time of the store's last answer if it is ready, and the answer. The lock is held while
@@ -42,19 +45,19 @@ pub(crate) struct ServerState {
     name: String,
     permits: AtomicU64,
     /// The configuration, as of the last reload.
-    reloadable: RwLock<Arc<Reloadable>>,
+    reloadable: ArcSwap<Reloadable>,
 }
 
 /// The place of a request among those in flight. Work that goes on when the client has left keeps
 /// it, so that a server ends after that work.
 #[derive(Clone)]
-pub(crate) struct Slot(#[expect(dead_code, reason = "held")] Arc<OwnedSemaphorePermit>);
+pub(crate) struct Slot(#[expect(dead_code, reason = "held")] Arc<TaskTrackerToken>);
 
 impl Slot {
     /// A place, if one is free.
     pub(crate) fn of(state: &ServerState) -> Option<Self> {
-        let slot = Arc::clone(&state.request_slots).try_acquire_owned().ok()?;
-        Some(Self(Arc::new(slot)))
+        let slot = state.in_flight.token();
+        (state.in_flight.len() <= state.bounds.requests).then(|| Self(Arc::new(slot)))
     }
 
     /// Does the work to its end, also if the client does not wait for the answer.
@@ -102,7 +105,7 @@ impl Reloadable {
 impl ServerState {
     pub(crate) fn new(limiter: Limiter, config: &Config) -> Result<Self, StartError> {
         let random_key = random()?;
-        let reloadable = RwLock::new(Arc::new(Reloadable::new(config, &random_key)?));
+        let reloadable = ArcSwap::from_pointee(Reloadable::new(config, &random_key)?);
         let bounds = config.bounds;
         Ok(Self {
             limiter,
@@ -111,7 +114,7 @@ impl ServerState {
                 config.on_unavailable,
                 OnUnavailable::Allow | OnUnavailable::Local
             ),
-            request_slots: Arc::new(Semaphore::new(bounds.requests.min(Semaphore::MAX_PERMITS))),
+            in_flight: TaskTracker::new(),
             // Those that do not wait still have places.
             waiting_slots: Semaphore::new((bounds.requests / 2).clamp(1, Semaphore::MAX_PERMITS)),
             readiness: tokio::sync::Mutex::default(),
@@ -163,8 +166,8 @@ impl ServerState {
     }
 
     /// The reloadable parts, as of the last reload.
-    pub(crate) fn reloadable(&self) -> Arc<Reloadable> {
-        Arc::clone(&self.reloadable.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn reloadable(&self) -> Guard<Arc<Reloadable>> {
+        self.reloadable.load()
     }
 
     /// Replaces the reloadable parts. Connections stay encrypted, or not, as they are.
@@ -174,7 +177,7 @@ impl ServerState {
         if reloadable.tls.is_some() != running.is_some() {
             reloadable.tls = running;
         }
-        *self.reloadable.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(reloadable);
+        self.reloadable.store(Arc::new(reloadable));
         Ok(())
     }
 }

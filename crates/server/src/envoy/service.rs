@@ -32,7 +32,7 @@ impl RateLimitService for Service {
         let slot = request.extensions().get::<Slot>().cloned();
         let slot = slot.ok_or_else(|| Status::internal("the request has no place"))?;
         let request = request.into_inner();
-        let reloadable = self.state.reloadable();
+        let reloadable = arc_swap::Guard::into_inner(self.state.reloadable());
         let rules = reloadable.rules.as_ref().ok_or_else(|| {
             Status::unimplemented("the server's configuration has no section `envoy`")
         })?;

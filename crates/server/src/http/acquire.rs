@@ -1,5 +1,6 @@
 //! `POST /v1/acquire`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use sluicegate_core::rfc3339_s;
 use utoipa::ToSchema;
 
 use super::amount::{self, Number, TokenCounts, Written, number, priced};
-use super::body::Body;
+use super::body::JsonBytes;
 use super::problem::Problem;
 use crate::config::ANSWER_MS;
 use crate::permit_id::Granted;
@@ -30,15 +31,17 @@ use crate::state::ServerState;
     "entity": "user-123", "resource": "gpt-4", "amounts": {"rpm": 1, "tpm": 500},
     "limits": ["rpm=100/min", "tpm=100000/min,burst=200000"],
 }))]
-pub(super) struct AcquireBody {
+pub(super) struct AcquireBody<'a> {
     /// The party that is limited: a user, a key.
-    entity: String,
+    #[serde(borrow)]
+    entity: Cow<'a, str>,
     /// The thing that is limited: a model, an API.
-    resource: String,
+    #[serde(borrow)]
+    resource: Cow<'a, str>,
     /// The amount of each limit, in tokens; of a limit that is named after a currency, in its unit.
-    #[serde(default)]
+    #[serde(borrow, default)]
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
-    amounts: Written,
+    amounts: Written<'a>,
     /// The most tokens that the request may have, of a model that has a price: the resource.
     usage: Option<TokenCounts>,
     /// The limits, like `rpm=100/min` or `usd=200/month`. Absent: the server's, and those that are
@@ -122,14 +125,16 @@ impl<'a> From<&'a LimitStatus> for Balance<'a> {
 )]
 pub(super) async fn acquire(
     State(state): State<Arc<ServerState>>,
-    Body(mut body): Body<AcquireBody>,
+    body: JsonBytes,
 ) -> Result<Response, Problem> {
+    let mut body: AcquireBody<'_> = body.parse()?;
     let asked_at = state.limiter.clock().now();
-    let mut amounts = match body.usage.take() {
-        Some(usage) => priced(&state, &body.resource, &usage.into(), asked_at)?,
-        None => Amounts::new(),
-    };
-    amounts.extend(amount::read(&body.amounts)?);
+    let mut amounts = amount::read(&body.amounts)?;
+    if let Some(usage) = body.usage.take() {
+        let mut priced = priced(&state, &body.resource, &usage.into(), asked_at)?;
+        priced.extend(amounts);
+        amounts = priced;
+    }
     if !amounts.is_empty() && amounts.values().all(|amount| *amount == Millitokens::ZERO) {
         // A model may be free, and the limiter grants no request for nothing.
         EntityId::new(&body.entity).map_err(Problem::bad)?;
@@ -164,13 +169,13 @@ pub(super) async fn acquire(
     }
 }
 
-impl AcquireBody {
-    fn request<'a>(
+impl AcquireBody<'_> {
+    fn request<'s>(
         &self,
-        state: &'a ServerState,
+        state: &'s ServerState,
         amounts: &Amounts,
-    ) -> Result<AcquireRequest<&'a Limiter>, Problem> {
-        let mut request = state.limiter.acquire(&self.entity, &self.resource);
+    ) -> Result<AcquireRequest<&'s Limiter>, Problem> {
+        let mut request = state.limiter.acquire(&*self.entity, &*self.resource);
         request = request.limits(parsed(&self.limits)?).consume_all(amounts);
         if !self.parent_limits.is_empty() {
             request = request.parent_limits(parsed(&self.parent_limits)?);
@@ -190,14 +195,14 @@ impl AcquireBody {
         Ok(request)
     }
 
-    fn granted<'a>(
+    fn granted<'r>(
         self,
         state: &ServerState,
         permit: Option<&Permit>,
-        remaining: &'a [LimitStatus],
+        remaining: &'r [LimitStatus],
         amounts: Amounts,
         [asked_at, now]: [EpochMillis; 2],
-    ) -> AcquireAnswer<'a> {
+    ) -> AcquireAnswer<'r> {
         let ids = &state.reloadable().ids;
         let degraded = permit.is_some_and(|permit| permit.degraded().is_some());
         let must_look_up_parent = permit.is_none() && self.parent.is_none() && !self.no_cascade;

@@ -1,6 +1,7 @@
 //! Amounts in JSON: numbers in the unit of their limit. They are tokens with up to three decimals; of
 //! a limit that is named after a currency, they are money with up to nine.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -14,14 +15,18 @@ use super::problem::Problem;
 use crate::state::ServerState;
 
 /// Amounts by limit, as a request has them. A number may be in quotes.
-pub(super) type Written = BTreeMap<String, Box<RawValue>>;
+pub(super) type Written<'a> = BTreeMap<Name<'a>, &'a RawValue>;
+
+/// A limit's name, as a request has it.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(super) struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Reads amounts.
 ///
 /// # Errors
 /// 400 for a name that no limit has, or a value that is not such a number.
-pub(super) fn read(written: &Written) -> Result<Amounts, Problem> {
-    let read = |limit: &String, value: &RawValue| {
+pub(super) fn read(written: &Written<'_>) -> Result<Amounts, Problem> {
+    let read = |limit: &str, value: &RawValue| {
         let name = LimitName::new(limit).map_err(Problem::bad)?;
         let milli = match value.get().strip_prefix('"') {
             Some(text) => parse_amount(limit, text.trim_end_matches('"')),
@@ -35,7 +40,7 @@ pub(super) fn read(written: &Written) -> Result<Amounts, Problem> {
         })?;
         Ok((name, amount))
     };
-    written.iter().map(|(limit, value)| read(limit, value)).collect()
+    written.iter().map(|(Name(limit), value)| read(limit, value)).collect()
 }
 
 /// Thousandths of a token, or billionths of the currency's unit, of a JSON number. Programs that
@@ -110,7 +115,7 @@ pub(super) enum Number {
 pub(super) fn number(limit: &str, milli: impl Into<i128>) -> Number {
     let (milli, unit) = (milli.into(), whole_amount(limit, 1));
     match i64::try_from(milli / unit) {
-        Ok(whole) if milli % unit == 0 => Number::Whole(whole),
+        Ok(whole) if i128::from(whole) * unit == milli => Number::Whole(whole),
         _ => {
             let text = RawValue::from_string(AmountOf::new(limit, milli).plain());
             Number::Exact(text.unwrap_or_else(|_| RawValue::NULL.to_owned()))

@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, Request};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use http_body_util::BodyExt as _;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
@@ -19,6 +20,25 @@ impl<T: DeserializeOwned> FromRequest<Arc<ServerState>> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &Arc<ServerState>) -> Result<Self, Problem> {
+        JsonBytes::from_request(request, state).await?.parse().map(Self)
+    }
+}
+
+/// The bytes of a body, for a type that borrows from them.
+pub(super) struct JsonBytes(Bytes);
+
+impl JsonBytes {
+    /// # Errors
+    /// 400 with the place of the mistake.
+    pub(super) fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
+        serde_json::from_slice(&self.0).map_err(|error| Problem::bad(format!("the body: {error}")))
+    }
+}
+
+impl FromRequest<Arc<ServerState>> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &Arc<ServerState>) -> Result<Self, Problem> {
         let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
         let is_json = kind.is_none_or(|kind| {
             let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -28,10 +48,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<ServerState>> for Body<T> {
             let detail = "send the body as application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
         }
-        let bytes = read(request.into_body(), state.bounds.body_bytes).await?;
-        serde_json::from_slice(&bytes)
-            .map(Self)
-            .map_err(|error| Problem::bad(format!("the body: {error}")))
+        read(request.into_body(), state.bounds.body_bytes).await.map(Self)
     }
 }
 

@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 
 use super::acquire::parsed;
 use super::amount::{self, TokenCounts, Written, priced};
-use super::body::Body;
+use super::body::JsonBytes;
 use super::problem::Problem;
 use crate::permit_id::Granted;
 use crate::state::{ServerState, Slot};
@@ -35,22 +35,22 @@ const CLOCKS_DIFFER_MS: i64 = 300_000;
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[schema(example = json!({"to": {"tpm": 1240}}))]
-pub(super) enum AdjustBody {
+pub(super) enum AdjustBody<'a> {
     /// The amounts that were used in the end. Limits that are not named stay as they are.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
-    To(Written),
+    To(#[serde(borrow)] Written<'a>),
     /// The amounts that were used in addition; negative ones are given back.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
-    By(Written),
+    By(#[serde(borrow)] Written<'a>),
     /// The tokens that were used in the end, of a model that has a price.
     Usage(TokenCounts),
     /// The response of OpenAI, Anthropic or Amazon Bedrock, or the part of it with `usage`.
     #[schema(value_type = serde_json::Value)]
-    Response(Box<RawValue>),
+    Response(&'a RawValue),
 }
 
-impl AdjustBody {
-    fn amounts(&self, state: &ServerState, granted: &Granted) -> Result<Amounts, Problem> {
+impl AdjustBody<'_> {
+    fn amounts(&self, state: &ServerState, granted: &Granted<'_>) -> Result<Amounts, Problem> {
         let priced = |usage: &Usage| {
             let asked_at = EpochMillis::new(granted.asked_s.saturating_mul(1_000));
             priced(state, &granted.resource, usage, asked_at.map_err(Problem::bad)?)
@@ -113,8 +113,9 @@ pub(super) async fn adjust(
     Extension(slot): Extension<Slot>,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Body(body): Body<AdjustBody>,
+    body: JsonBytes,
 ) -> Result<Json<AdjustAnswer>, Problem> {
+    let body: AdjustBody<'_> = body.parse()?;
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
     let amounts = body.amounts(&state, &granted)?;
@@ -162,7 +163,7 @@ pub(super) async fn release(
 /// Corrects the buckets of a permit; with a key `once`, at most one time.
 async fn correct(
     state: &ServerState,
-    mut granted: Granted,
+    mut granted: Granted<'_>,
     mut by: Amounts,
     once: Option<String>,
 ) -> Result<Json<AdjustAnswer>, Problem> {
@@ -227,7 +228,7 @@ struct AddedLimits {
 
 impl AddedLimits {
     /// True if neither the child's nor the parent's bucket counted the limit.
-    fn is_counted_nowhere(&self, limit: &LimitName, granted: &Granted) -> bool {
+    fn is_counted_nowhere(&self, limit: &LimitName, granted: &Granted<'_>) -> bool {
         let mut missing = self.missing.iter().filter(|(_, of)| of == limit);
         match granted.parent {
             Some(_) => missing.count() > 1,
@@ -252,7 +253,7 @@ enum InEmptyBucket {
 /// their amounts.
 async fn add_missing_limits(
     state: &ServerState,
-    granted: &Granted,
+    granted: &Granted<'_>,
     by: &Amounts,
     missing: &[(EntityId, LimitName)],
     in_empty: InEmptyBucket,
@@ -277,7 +278,7 @@ async fn add_missing_limits(
 /// Adds a limit to the bucket of this entity and counts the amount. False if that failed.
 async fn count_new_limit(
     state: &ServerState,
-    granted: &Granted,
+    granted: &Granted<'_>,
     entity: &EntityId,
     limit: &LimitName,
     amount: Millitokens,
@@ -291,12 +292,12 @@ async fn count_new_limit(
 
 fn request<'a>(
     state: &'a ServerState,
-    granted: &Granted,
+    granted: &Granted<'_>,
     by: &Amounts,
     once: Option<String>,
 ) -> Result<AdjustRequest<'a>, Problem> {
     let Granted { entity, resource, .. } = granted;
-    let mut request = state.limiter.adjust(entity, resource).by_all(by);
+    let mut request = state.limiter.adjust(&**entity, &**resource).by_all(by);
     request = request.limits(parsed(&granted.limits)?);
     if !granted.parent_limits.is_empty() {
         request = request.parent_limits(parsed(&granted.parent_limits)?);
