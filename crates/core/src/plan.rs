@@ -18,7 +18,7 @@ pub enum WritePath {
     Claim,
     /// Takes from the balances without a claim; an earlier write claimed a moment ago.
     Unclaimed,
-    /// Moves balances under no condition on them but their range (refunds, forced corrections), or
+    /// Moves balances under no condition on them except their range (refunds, forced corrections), or
     /// moves the expiry. Other corrections of an item use `Claim` and `Unclaimed`.
     AddOnly,
 }

@@ -201,7 +201,7 @@ impl Permit {
     pub async fn correct_to(&self, amounts: &Amounts) -> Result<Adjusted, AdjustError> {
         self.adjust_each(amounts, |log| {
             let mut by = amounts.clone();
-            by -= &amounts.keys().map(|limit| (limit.clone(), log.corrected(limit))).collect();
+            by -= &amounts.keys().map(|limit| (limit.clone(), log.consumed(limit))).collect();
             by
         })
         .await

@@ -86,10 +86,8 @@ impl AlertClaims<'_> {
         mut state: WindowState,
         result: &mut WindowResult,
     ) -> Result<(), WriteError> {
-        let thresholds = self
-            .thresholds
-            .refreshed(self.client, self.settings, self.outbox, self.deadline)
-            .await?;
+        let thresholds =
+            self.thresholds.current(self.client, self.settings, self.outbox, self.deadline).await?;
         let ItemKey::Usage(entity, resource, window) = self.group.key() else { return Ok(()) };
         let bucket = BucketId { entity, resource };
         let mut backoff = Backoff::until(self.deadline);

@@ -40,7 +40,7 @@ impl ThresholdsCache {
     /// The thresholds, read within the last minute. Callers that come during a read wait for it. A
     /// read also replaces the waiting alerts of the outbox, if there is one. If a read was not
     /// complete, the next one comes as soon as all alerts that it found are closed.
-    pub(crate) async fn refreshed(
+    pub(crate) async fn current(
         &self,
         client: &Client,
         settings: &Settings,
@@ -48,8 +48,8 @@ impl ThresholdsCache {
         deadline: Instant,
     ) -> Result<Arc<AlertRules>, WriteError> {
         let mut loaded = self.0.lock().await;
-        // All alerts of the last read, which was not complete, are closed. The writes that closed them
-        // are so recent that only a consistent read is sure to show them.
+        // True if all alerts of the last read are closed, which was not complete. The writes that
+        // closed them are so recent that only a consistent read is sure to show them.
         let reads_on = outbox.is_some_and(Outbox::must_read_on);
         if let Some(Loaded { at, rules }) = &*loaded
             && at.elapsed() < MAX_AGE

@@ -29,7 +29,8 @@ pub(crate) enum WindowCondition {
 pub(crate) enum WindowExpiry {
     /// The window exists, and keeps its expiry: another retention may have set it.
     Kept,
-    /// The window nearly expires, unless a delivery moves that time, too.
+    /// The window is about to expire: its expiry is moved, on condition that no delivery has moved
+    /// it meanwhile.
     Moved {
         /// The time that was found.
         from: i64,

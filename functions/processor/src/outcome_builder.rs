@@ -29,7 +29,7 @@ fn address(record: &Arc<RecordDeltas<'_>>) -> usize {
 }
 
 /// The records of a group that its window was done with before.
-fn dropped<'a>(
+fn duplicates_of<'a>(
     (group, result): (&'a WindowGroup<'_>, &'a WindowResult),
 ) -> impl Iterator<Item = usize> + use<'a> {
     result.duplicates.iter().map(|&n| address(&group.records()[n]))
@@ -55,9 +55,9 @@ impl OutcomeBuilder {
     ) {
         self.outcome.report.duplicates_dropped += as_u64(grouped.duplicates);
         let mut partly_counted = HashSet::new();
-        let dropped = || grouped.groups.iter().zip(&results).flat_map(dropped);
-        if dropped().next().is_some() {
-            let all: HashSet<_> = dropped().collect();
+        let duplicates = || grouped.groups.iter().zip(&results).flat_map(duplicates_of);
+        if duplicates().next().is_some() {
+            let all: HashSet<_> = duplicates().collect();
             // A group with a failure is delivered again; one with quarantined records may not have
             // counted the others. Neither shows which of its records it counted.
             let added =
@@ -110,7 +110,7 @@ impl OutcomeBuilder {
         report.window_updates += result.writes;
         report.write_units += result.write_units;
         report.alerts += result.alerts;
-        self.dropped.extend(dropped((group, &result)));
+        self.dropped.extend(duplicates_of((group, &result)));
         self.outcome.window_keys.push(group.key());
         self.add_quarantined(result.quarantined);
         if let Some(failure) = result.failure {
@@ -150,7 +150,7 @@ impl OutcomeBuilder {
     }
 
     /// The position at which Lambda must begin the next delivery. For a batch in the order of one
-    /// stream, as event source mappings deliver it, this is the start position that failed. For
+    /// stream, as event source mappings deliver it, this is the lowest position that failed. For
     /// any other batch, it is the position of the first record. A record without a readable
     /// position breaks the order if it follows a record with a position.
     fn next_delivery_start(

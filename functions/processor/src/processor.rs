@@ -60,10 +60,10 @@ impl Processor {
         self
     }
 
-    /// Delivers the alerts that are due, without a batch. It first reads the waiting alerts again
-    /// after a minute. If the last read stopped early, it reads on as soon as every alert of that
-    /// read is delivered or given up. Without a destination, or if another region counts the table, it does
-    /// nothing.
+    /// Delivers the alerts that are due, without a batch. If the last read of the waiting alerts is
+    /// a minute old, it first reads them again. If that read stopped early, it reads on as soon as
+    /// every alert of it is delivered or given up. Without a destination, or if another region
+    /// counts the table, it does nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.
@@ -79,7 +79,7 @@ impl Processor {
             return Ok(());
         };
         let (client, settings) = (&self.client, &self.settings);
-        let read = self.thresholds.refreshed(client, settings, Some(outbox), deadline).await;
+        let read = self.thresholds.current(client, settings, Some(outbox), deadline).await;
         read.map(drop).map_err(WriteError::reason)
     }
 

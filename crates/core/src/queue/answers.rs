@@ -114,8 +114,8 @@ impl<W> WriteQueue<W> {
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
                 // The refill time in the item, just before the write, shows whether another process
                 // had claimed. A claim succeeds only if the item still has the refill time of
-                // `before`. So if this write is a claim, no other process had claimed. Other writes
-                // do not change the refill time, so `after` shows the one that the write found.
+                // `before`. So if this write is a claim, no other process had claimed. If it is no
+                // claim, it leaves the refill time as it found it, and `after` shows it.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }
@@ -201,8 +201,8 @@ impl<W> WriteQueue<W> {
     ) {
         let any_corrects_upwards = shared.members.iter().any(|member| member.corrects_upwards());
         self.counts.forced += u32::from(shared.draft.is_forced && any_corrects_upwards);
-        // A claim also sets the expiry, late enough for all that it takes. After another write
-        // whose image is only derived, a read must show if the item expires too early.
+        // A claim also sets the expiry, late enough for all that it takes. After a write that is no
+        // claim, and whose image is only derived, a read must show if the item expires too early.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
         let must_look = path != Some(WritePath::Claim) && !is_authoritative;

@@ -205,11 +205,11 @@ impl<W> WriteQueue<W> {
         let fenced_off: Vec<_> = self.abandoned.iter().map(|write| write.id.clone()).collect();
         let ids = (id, fenced_off.as_slice());
         let plan = |(index, (bucket, drafted)): (usize, (&QueueBucket, &BucketDraft))| {
-            let is_usually_claimed = may_be_outdated[index]
+            let assumes_claim = may_be_outdated[index]
                 && bucket.contention.is_usually_claimed()
                 && (bucket.needs_claim(self.settings, now) || !draft.acquires);
             let hint =
-                if is_usually_claimed { RefillHint::AssumeClaimed } else { RefillHint::TrustImage };
+                if assumes_claim { RefillHint::AssumeClaimed } else { RefillHint::TrustImage };
             (index, drafted.plan(bucket, draft, ids, (self.settings, hint), now))
         };
         self.buckets.iter().zip(&draft.buckets).enumerate().map(plan).collect()

@@ -51,9 +51,9 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Resolves the abandoned writes, newest first: those whose id an image shows, and those whose id
-    /// the item of bucket 0 may have forgotten. A write that happened has fenced the earlier ones,
-    /// so they end as in [`end_abandoned`](Self::end_abandoned).
+    /// Looks at the abandoned writes, newest first. One whose id an image shows happened, and fenced
+    /// the earlier ones, so they end as in [`end_abandoned`](Self::end_abandoned). One whose id the
+    /// item of bucket 0 may have forgotten counts as ambiguous, and stays.
     pub(super) fn resolve_abandoned(&mut self) {
         if self.abandoned.iter().any(|write| self.is_shown(&write.id)) {
             // An abandoned write happened. The shared write requires that it did not, so the shared

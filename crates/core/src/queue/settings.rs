@@ -5,10 +5,10 @@ use crate::{ClaimInterval, RequestId};
 /// After this many attempts, no new write carries a request. Repetitions of a lost write count as
 /// attempts, but are not limited.
 pub(super) const ATTEMPTS_MAX: u32 = 40;
-/// The number of outrun writes in a row after which the queue still does not pause. A failed
-/// condition returns the current item, so another attempt at once has a good chance.
+/// Up to this many outrun writes in a row, the queue does not pause. A failed condition returns the
+/// current item, so another attempt at once has a good chance.
 pub(super) const OUTRUNS_BEFORE_PAUSE: u32 = 3;
-/// The same number while no request asks for tokens.
+/// As `OUTRUNS_BEFORE_PAUSE`, while no request asks for tokens.
 pub(super) const CORRECTION_OUTRUNS_BEFORE_PAUSE: u32 = 1;
 /// Attempts of a correction under its conditions on the balance. Further attempts only require that
 /// the balance stays in its range.

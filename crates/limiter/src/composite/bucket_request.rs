@@ -24,7 +24,7 @@ impl BucketRequest {
 
     /// Gives the request its explicit limits and those of the levels, and remembers them for the
     /// bucket.
-    pub(super) fn follow(&mut self, levels: Option<Levels>) {
+    pub(super) fn configure(&mut self, levels: Option<Levels>) {
         let explicit = self.configuration.explicit.clone();
         let stored = levels.as_ref().map(Levels::rules);
         self.configuration = Arc::new(Configuration { explicit, stored });

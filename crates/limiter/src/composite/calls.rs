@@ -32,7 +32,7 @@ impl<T: Table> Calls for CompositeStore<T> {
         })
     }
 
-    fn count(&self, counts: Counts, buckets: &[BucketId]) {
+    fn note_counts(&self, counts: Counts, buckets: &[BucketId]) {
         let Counts { ambiguous, clocks_ahead, forced, unextended } = counts;
         self.counters.ambiguous.add(ambiguous);
         self.counters.forced_adjusts.add(forced);
@@ -80,7 +80,7 @@ async fn write<T: Table>(
     write: &Write,
     marked: Option<&Marked>,
 ) -> TableReply {
-    // A write without an id is upkeep. It follows the correction, so the mark exists.
+    // A write without an id is upkeep. It comes after the correction, so the mark exists.
     let marked = marked.filter(|_| write.id.is_some());
     match write.plans.as_slice() {
         [(index, plan)] if marked.is_none() && certainty == Certainty::Remembered => {

@@ -126,7 +126,7 @@ impl Lane {
             counts.ambiguous = 0;
         }
         if counts != Counts::default() {
-            calls.count(counts, &self.buckets);
+            calls.note_counts(counts, &self.buckets);
         }
         Self::send_resolved(state);
     }

@@ -54,7 +54,7 @@ pub(super) trait Calls: Send + Sync {
     /// Makes a call on the table.
     fn call(&self, asked: TableCall) -> PendingCall;
     /// Takes in the counts of a queue.
-    fn count(&self, counts: Counts, buckets: &[BucketId]);
+    fn note_counts(&self, counts: Counts, buckets: &[BucketId]);
 }
 
 pub(super) type PendingCall = Pin<Box<dyn Future<Output = TableReply> + Send>>;

@@ -107,9 +107,9 @@ impl<T: Table> CompositeStore<T> {
         let needs_stored =
             lookup == Lookup::Always || amounts.keys().any(|limit| !explicit.contains_key(limit));
         let remembered = self.remembered(&known_bucket, explicit, needs_stored, now);
-        let must_follow = remembered.is_none();
+        let needs_configuration = remembered.is_none();
         let mut levels = None;
-        if must_follow && needs_stored {
+        if needs_configuration && needs_stored {
             let found = self.directory.levels(&bucket, now);
             missing.extend(found.missing());
             levels = Some(found);
@@ -129,8 +129,8 @@ impl<T: Table> CompositeStore<T> {
                 }
             }
         }
-        if must_follow {
-            target.follow(levels);
+        if needs_configuration {
+            target.configure(levels);
         }
         Ok((target, record))
     }
@@ -188,8 +188,9 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// Updates the limits of each bucket whose item follows newer stored limits. The item stays as
-    /// it is if another request is reading, or if the levels cannot be read now.
+    /// Brings the configuration of each target up to date whose item has newer stored limits. The
+    /// target keeps its configuration if another request is reading, or if the levels cannot be
+    /// read now.
     ///
     /// The newer limits come from the directory if another request has learned them meanwhile, or
     /// else from a strongly consistent read. The levels just read may still look older than those
@@ -207,7 +208,7 @@ impl<T: Table> CompositeStore<T> {
             let before = target.configuration.clone();
             let levels = self.directory.levels(&target.bucket, context.now());
             if let Some(levels) = Some(levels).filter(Levels::are_known) {
-                target.follow(Some(levels));
+                target.configure(Some(levels));
             }
             if !target.configuration.is_behind(&image) {
                 continue;
@@ -251,7 +252,7 @@ impl<T: Table> CompositeStore<T> {
                 levels.learn(&scope, answer);
             }
         }
-        target.follow(Some(levels));
+        target.configure(Some(levels));
         Ok(())
     }
 }

@@ -44,8 +44,8 @@ impl Drop for Probing {
 }
 
 impl Guard {
-    /// Awaits a call on the store that ends by this deadline, and notices if its caller leaves
-    /// before the call ends.
+    /// Awaits a call on the store, which ends by this deadline of its own, and notices if its caller
+    /// leaves before the call ends.
     pub(super) async fn watch_call<T>(
         self: &Arc<Self>,
         pass: &CallPass<'_>,

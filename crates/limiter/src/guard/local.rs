@@ -69,7 +69,7 @@ impl Local {
         self.noted.fetch_add(1, Ordering::Release);
     }
 
-    /// Remembers what the store knows of these buckets, unless it is remembered already.
+    /// Remembers the images of these buckets that leasing has, unless they are remembered already.
     pub(super) fn note_known(&self, request: &Request, parts: &[BucketGrant]) {
         let is_noted = |part: &BucketGrant| {
             let Some(image) = &part.image else { return true };
@@ -130,7 +130,7 @@ impl Local {
         }
         let mut parts = Vec::with_capacity(targets.len());
         for ((target, image), slot) in targets.into_iter().zip(taken).zip(&mut buckets) {
-            **slot = Some(target.own(image.clone()));
+            **slot = Some(target.local_bucket(image.clone()));
             let LocalTarget { bucket, amounts, configuration, .. } = target;
             self.pending_debits.add(&bucket, &amounts, &configuration, counters);
             parts.push(BucketGrant { bucket, amounts, image: Some(image), configuration });
@@ -288,7 +288,7 @@ fn refuse(
     let mut limits = Vec::new();
     for ((target, image), slot) in targets.iter().zip(images).zip(buckets) {
         if let Some(image) = image.as_ref().and_then(|image| target.reconfigured(image, now)) {
-            **slot = Some(target.own(image));
+            **slot = Some(target.local_bucket(image));
         }
         limits.extend(target.evaluate(image.as_deref(), now));
     }

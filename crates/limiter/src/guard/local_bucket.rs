@@ -67,7 +67,7 @@ impl LocalBucket {
 
 impl LocalTarget {
     /// The bucket of this process with this image.
-    pub(super) fn own(&self, image: Arc<CompositeBucket>) -> LocalBucket {
+    pub(super) fn local_bucket(&self, image: Arc<CompositeBucket>) -> LocalBucket {
         LocalBucket {
             image,
             configuration: self.configuration.clone(),

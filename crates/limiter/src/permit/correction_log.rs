@@ -67,7 +67,7 @@ impl CorrectionLog {
     }
 
     /// The tokens taken of a limit, by the acquire and by the corrections that succeeded.
-    pub(super) fn corrected(&self, limit: &LimitName) -> Millitokens {
+    pub(super) fn consumed(&self, limit: &LimitName) -> Millitokens {
         let surplus = i128::from(self.surplus.of(limit));
         Millitokens::saturating(i128::from(self.taken.of(limit)) - surplus)
     }
@@ -131,12 +131,12 @@ impl CorrectionLog {
     ) -> Amounts {
         let takes = write.amounts.iter().any(|change| !is_decrease(&change));
         let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
-        // The error is `Ambiguous` if tokens may have been given back. So after `Unavailable`
-        // nothing was given back, even by a write that also takes tokens. Tokens that the write may
-        // have taken are taken once, because the write is sent again under its id. If the caller
-        // stopped waiting, tokens may have been given back, even if an earlier attempt gave none.
         write.is_in_doubt = match result {
+            // Nothing was given back: else the error is `Ambiguous`. Tokens may have been taken. The
+            // write is sent again under its id, so it takes them once.
             Some(Err(AdjustError::Unavailable(_))) => write.is_in_doubt || takes,
+            // A write that gives back may have done so now, even if it was in doubt before this
+            // attempt. It must not be sent again.
             None => only_takes,
             Some(_) => write.is_in_doubt,
         };
