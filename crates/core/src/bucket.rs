@@ -13,7 +13,7 @@ use crate::{
     Resource, Rule, RulesHash,
 };
 
-pub(crate) mod read;
+mod read;
 
 /// The balance of one limit in a bucket, with its rule and its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

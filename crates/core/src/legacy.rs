@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use serde_dynamo::Item;
 
-use crate::item::{number_of, text_of};
+use crate::item::{self, find, number, ranged, ranged_of, text_of};
 use crate::keys::{self, BucketField, LegacyKey};
-use crate::{BucketId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill, Rule};
+use crate::{BucketId, EpochMillis, ItemError, LimitName, Millitokens, Rule};
 
 pub(crate) mod convert;
 
@@ -47,56 +47,17 @@ impl LegacyLimit {
     pub fn from_item(item: &Item) -> Result<Option<(LegacyKey, Self)>, ItemError> {
         let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
         let Some(key) = LegacyKey::parse(pk, sk)? else { return Ok(None) };
-        let capacity = required(item, BucketField::Capacity, Millitokens::new)?;
-        let burst = field(item, BucketField::Burst, Millitokens::new)?.unwrap_or(capacity);
-        let amount = required(item, BucketField::RefillAmount, Millitokens::new)?;
-        let refill = required(item, BucketField::RefillPeriod, |ms| Refill::new(amount, ms))?;
-        let rule = Rule::with_burst(capacity, burst, refill).map_err(|source| {
-            let attribute = keys::legacy_attribute(BucketField::Capacity).to_owned();
-            ItemError::OutOfRange { attribute, source }
-        })?;
-        let refilled_at = ranged(item, keys::LAST_REFILL, EpochMillis::new)?;
-        let expires_at_s = item.inner().get(keys::TTL).map(|ttl| number_of(keys::TTL, ttl));
+        let value = |field| find(item, keys::legacy_attribute(field));
+        let name = |field| keys::legacy_attribute(field).to_owned();
         let limit = Self {
-            rule,
-            tokens: required(item, BucketField::Tokens, Millitokens::new)?,
-            refilled_at: refilled_at.ok_or_else(|| missing(keys::LAST_REFILL))?,
-            consumed: field(item, BucketField::Consumed, Millitokens::new)?,
-            expires_at_s: expires_at_s.transpose()?,
+            rule: item::rule(BucketField::RULE, value, name, None)?,
+            tokens: ranged_of(item, &name(BucketField::Tokens), Millitokens::new)?,
+            refilled_at: ranged_of(item, keys::LAST_REFILL, EpochMillis::new)?,
+            consumed: ranged(value(BucketField::Consumed), Millitokens::new)?,
+            expires_at_s: number(find(item, keys::TTL))?,
         };
         Ok(Some((key, limit)))
     }
-}
-
-fn required<T>(
-    item: &Item,
-    of: BucketField,
-    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
-) -> Result<T, ItemError> {
-    field(item, of, new)?.ok_or_else(|| missing(keys::legacy_attribute(of)))
-}
-
-fn field<T>(
-    item: &Item,
-    of: BucketField,
-    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
-) -> Result<Option<T>, ItemError> {
-    ranged(item, keys::legacy_attribute(of), new)
-}
-
-fn ranged<T>(
-    item: &Item,
-    attribute: &str,
-    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
-) -> Result<Option<T>, ItemError> {
-    let Some(value) = item.inner().get(attribute) else { return Ok(None) };
-    new(number_of(attribute, value)?)
-        .map(Some)
-        .map_err(|source| ItemError::OutOfRange { attribute: attribute.to_owned(), source })
-}
-
-fn missing(attribute: &str) -> ItemError {
-    ItemError::Missing { attribute: attribute.to_owned() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_dynamo::AttributeValue;
 
 use super::*;
 use crate::fixtures::{at, bucket, milli, name};
-use crate::{CompositeBucket, StreamRecord, TooManyLimits, extract_deltas};
+use crate::{CompositeBucket, Refill, StreamRecord, TooManyLimits, extract_deltas};
 
 const T0: i64 = 1_769_608_800_000;
 const DAY_MS: i64 = 86_400_000;

@@ -80,7 +80,6 @@ pub use alert::{
 };
 pub use amounts::Amounts;
 pub use batch::{Batch, Layouts, StreamEvent, UncountableRecord};
-pub use bucket::read::Scalar;
 pub use bucket::{CompositeBucket, LimitBalance};
 pub use calendar::{Calendar, CalendarPeriod, InvalidCalendar, UnknownZone, Zone};
 pub use claim::ClaimInterval;
@@ -90,7 +89,7 @@ pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas, extract_shard_deltas};
 pub use error_code::ErrorClass;
 pub use expiry::extend;
-pub use item::ItemError;
+pub use item::{ItemError, Scalar};
 pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
 pub use legacy::{LegacyBucket, LegacyLimit};

@@ -3,7 +3,7 @@
 use serde_dynamo::{AttributeValue, Item};
 
 use crate::ItemError;
-use crate::item::{number_of, text_of, wrong_type};
+use crate::item::{find, key_of, number, text_of, wrong_type};
 use crate::keys::{self, ItemKey, QuarantineId};
 
 /// A record that was kept instead of counted, for all its windows or for one of them.
@@ -60,8 +60,7 @@ impl QuarantineEntry {
     /// # Errors
     /// [`ItemError`] when an attribute is missing or of the wrong type, or the state is unknown.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
-        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
-        let Some(ItemKey::Quarantine(id)) = ItemKey::parse(pk, sk)? else { return Ok(None) };
+        let Some(ItemKey::Quarantine(id)) = key_of(item)? else { return Ok(None) };
         let state = match text_of(item, keys::STATE)? {
             keys::OPEN => QuarantineState::Open,
             keys::DONE => QuarantineState::Done,
@@ -70,15 +69,13 @@ impl QuarantineEntry {
                 return Err(wrong_type(keys::STATE, "open, done or dropped"));
             }
         };
-        let counted = item.inner().get(keys::COUNTED_LIMITS);
-        let counted = counted.map(|value| number_of(keys::COUNTED_LIMITS, value)).transpose()?;
         Ok(Some(Self {
             id,
             state,
             reason: text_of(item, keys::REASON)?.to_owned(),
             record: text_of(item, keys::RECORD)?.to_owned(),
             is_truncated: item.inner().get(keys::TRUNCATED) == Some(&AttributeValue::Bool(true)),
-            counted_limits: counted.unwrap_or(0),
+            counted_limits: number(find(item, keys::COUNTED_LIMITS))?.unwrap_or(0),
         }))
     }
 }

@@ -7,12 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_dynamo::{AttributeValue, Item};
 
-use crate::item::{number_of, text_of, wrong_type};
+use crate::item::{self, find, key_of, number, number_of, ranged_of, text_of, wrong_type};
 use crate::keys::{self, ItemKey, LimitField, LimitsScope};
-use crate::{
-    CalendarRefill, EntityId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill,
-    Rule,
-};
+use crate::{EntityId, EpochMillis, ItemError, LimitName, Rule};
 
 /// The stored record of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,18 +104,15 @@ impl StoredLimits {
             let Some((limit, field)) = keys::parse_limit_attribute(attribute) else { continue };
             let limit = LimitName::new(limit)?;
             if field == LimitField::DeletedAt {
-                let version = number(item, attribute, |version| Ok(version.unsigned_abs()))?;
-                dropped.insert(limit, version);
+                dropped.insert(limit, i64::unsigned_abs(number_of(item, attribute)?));
             } else {
                 named.insert(limit);
             }
         }
-        let updated_at = number(item, keys::UPDATED_AT, EpochMillis::new)?;
-        let version = match item.inner().get(keys::LIMITS_VERSION) {
-            Some(version) => number_of(keys::LIMITS_VERSION, version)?,
-            // Every producer that keeps none moves the time.
-            None => updated_at.get().unsigned_abs(),
-        };
+        let updated_at = ranged_of(item, keys::UPDATED_AT, EpochMillis::new)?;
+        let version = number(find(item, keys::LIMITS_VERSION))?;
+        // Every producer that keeps none moves the time.
+        let version = version.unwrap_or_else(|| updated_at.get().unsigned_abs());
         let mut rules = BTreeMap::new();
         for limit in named {
             let rule = rule_of(item, &limit)?;
@@ -165,35 +159,8 @@ pub fn rule_attributes(limit: &LimitName, rule: Rule) -> [(String, i64); 4] {
 
 fn rule_of(item: &Item, limit: &LimitName) -> Result<Rule, ItemError> {
     let name = |field| keys::limit_attribute(limit, field);
-    let amount = |field| number(item, &name(field), Millitokens::new);
-    let capacity = amount(LimitField::Capacity)?;
-    let burst = match item.inner().contains_key(&name(LimitField::Burst)) {
-        true => amount(LimitField::Burst)?,
-        false => capacity,
-    };
-    let refill_amount = amount(LimitField::RefillAmount)?;
-    let refill = number(item, &name(LimitField::RefillPeriod), |period_ms| {
-        Refill::new(refill_amount, period_ms)
-    })?;
-    let refill = match calendar_of(item, name(LimitField::Calendar))? {
-        Some(at) if refill_amount == Millitokens::ZERO => Refill::by_calendar(burst, at),
-        _ => Ok(refill),
-    };
-    refill
-        .and_then(|refill| Rule::with_burst(capacity, burst, refill))
-        .map_err(|source| ItemError::OutOfRange { attribute: name(LimitField::Capacity), source })
-}
-
-fn calendar_of(item: &Item, attribute: String) -> Result<Option<CalendarRefill>, ItemError> {
-    if !item.inner().contains_key(&attribute) {
-        return Ok(None);
-    }
-    let calendar = text_of(item, &attribute)?.parse();
-    calendar.map(Some).map_err(|source| ItemError::Calendar { attribute, source })
-}
-
-fn key_of(item: &Item) -> Result<Option<ItemKey>, ItemError> {
-    Ok(ItemKey::parse(text_of(item, keys::PK)?, text_of(item, keys::SK)?)?)
+    let value = |field| find(item, &name(field));
+    item::rule(LimitField::RULE, value, name, value(LimitField::Calendar))
 }
 
 fn keyed(key: &ItemKey) -> HashMap<String, AttributeValue> {
@@ -201,16 +168,6 @@ fn keyed(key: &ItemKey) -> HashMap<String, AttributeValue> {
         (keys::PK.to_owned(), AttributeValue::S(key.pk())),
         (keys::SK.to_owned(), AttributeValue::S(key.sk())),
     ])
-}
-
-fn number<T>(
-    item: &Item,
-    attribute: &str,
-    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
-) -> Result<T, ItemError> {
-    let missing = || ItemError::Missing { attribute: attribute.to_owned() };
-    let value = number_of(attribute, item.inner().get(attribute).ok_or_else(missing)?)?;
-    new(value).map_err(|source| ItemError::OutOfRange { attribute: attribute.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Resource;
 use crate::fixtures::by_calendar;
+use crate::{Millitokens, Refill, Resource};
 
 fn entity() -> impl Strategy<Value = EntityId> {
     "[^#\\p{Cc}]{1,20}".prop_map(|name| EntityId::new(name).unwrap())

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_dynamo::{AttributeValue, Item};
+use serde_dynamo::Item;
 
-use crate::item::{ItemError, number_of, text_of};
+use crate::item::{ItemError, find, key_of, number, number_of, required};
 use crate::keys::{self, ItemKey};
 use crate::{EntityId, LimitName, Resource, Window};
 
@@ -31,35 +31,26 @@ impl UsageWindow {
     /// # Errors
     /// [`ItemError`] when an attribute is missing or of the wrong type.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
-        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
-        let Some(ItemKey::Usage(entity, resource, window)) = ItemKey::parse(pk, sk)? else {
+        let Some(ItemKey::Usage(entity, resource, window)) = key_of(item)? else {
             return Ok(None);
         };
         let mut consumed_milli = BTreeMap::new();
-        for (attribute, value) in item.inner() {
+        for attribute in item.inner().keys() {
             if let Some(limit) = keys::parse_usage_attribute(attribute) {
-                consumed_milli.insert(LimitName::new(limit)?, number_of(attribute, value)?);
+                consumed_milli.insert(LimitName::new(limit)?, number_of(item, attribute)?);
             }
         }
         // Nothing counted yet: every record so far went to quarantine, and only the watermark
         // moved.
-        let nothing = AttributeValue::N("0".to_owned());
-        let events = match item.inner().get(keys::EVENTS) {
-            Some(events) => events,
-            None if consumed_milli.is_empty() => &nothing,
-            None => return Err(ItemError::Missing { attribute: keys::EVENTS.to_owned() }),
-        };
+        let nothing = consumed_milli.is_empty().then_some(0);
+        let events = number(find(item, keys::EVENTS))?.or(nothing);
         Ok(Some(Self {
             entity,
             resource,
             window,
             consumed_milli,
-            events: number_of(keys::EVENTS, events)?,
-            expires_at_s: item
-                .inner()
-                .get(keys::TTL)
-                .map(|expiry| number_of(keys::TTL, expiry))
-                .transpose()?,
+            events: required(keys::EVENTS, events)?,
+            expires_at_s: number(find(item, keys::TTL))?,
         }))
     }
 }
@@ -67,6 +58,7 @@ impl UsageWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_dynamo::AttributeValue;
     use std::collections::HashMap;
 
     fn item(attributes: &[(&str, AttributeValue)]) -> Item {

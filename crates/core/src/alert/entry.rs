@@ -6,7 +6,7 @@ use serde_dynamo::{AttributeValue, Item};
 use sha2::{Digest as _, Sha256};
 
 use super::threshold::Threshold;
-use crate::item::{number_of, text_of, wrong_type};
+use crate::item::{find, key_of, number, number_of, ranged, ranged_of, text, text_of, wrong_type};
 use crate::keys::{self, AlertId, ItemKey, OutboxId};
 use crate::{
     BucketId, EntityId, EpochMillis, ItemError, LimitName, Millitokens, Resource, Window,
@@ -103,25 +103,21 @@ impl OutboxEntry {
     /// # Errors
     /// [`ItemError`] when an attribute is missing or of the wrong type.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
-        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
-        let at = match ItemKey::parse(pk, sk)? {
+        let at = match key_of(item)? {
             Some(ItemKey::OpenAlert(id) | ItemKey::ClosedAlert(id)) => id.at,
             _ => return Ok(None),
         };
         let state = match text_of(item, keys::STATE)? {
             keys::OPEN => OutboxState::Open {
-                attempts: required(item, keys::ATTEMPTS)?,
-                next_at: millis(item, keys::NEXT_AT)?,
+                attempts: number_of(item, keys::ATTEMPTS)?,
+                next_at: ranged_of(item, keys::NEXT_AT, EpochMillis::new)?,
             },
             keys::SENT => OutboxState::Sent,
             keys::FAILED => OutboxState::Failed,
             _ => return Err(wrong_type(keys::STATE, "open, sent or failed")),
         };
-        let reason = match item.inner().contains_key(keys::REASON) {
-            true => Some(text_of(item, keys::REASON)?.to_owned()),
-            false => None,
-        };
-        let expires_at_s = optional(item, keys::TTL)?;
+        let reason = text(find(item, keys::REASON))?.map(str::to_owned);
+        let expires_at_s = number(find(item, keys::TTL))?;
         Ok(Some(Self { at, alert: alert_of(item)?, state, reason, expires_at_s }))
     }
 
@@ -171,9 +167,6 @@ fn alert_of(item: &Item) -> Result<Alert, ItemError> {
         .ok_or_else(|| wrong_type(keys::ALERT_START, "the start of a window"))?;
     let threshold = Threshold::parse(&limit, text_of(item, keys::ALERT_THRESHOLD)?)
         .map_err(|_| wrong_type(keys::ALERT_THRESHOLD, "a threshold"))?;
-    let amount = optional(item, keys::ALERT_AMOUNT)?.map(Millitokens::new).transpose();
-    let out_of_range =
-        |source| ItemError::OutOfRange { attribute: keys::ALERT_AMOUNT.to_owned(), source };
     Ok(Alert {
         bucket: BucketId {
             entity: EntityId::new(text_of(item, keys::ENTITY_ID)?)?,
@@ -182,22 +175,9 @@ fn alert_of(item: &Item) -> Result<Alert, ItemError> {
         limit,
         window,
         threshold,
-        sum_milli: required(item, keys::ALERT_SUM)?,
-        amount: amount.map_err(out_of_range)?,
+        sum_milli: number_of(item, keys::ALERT_SUM)?,
+        amount: ranged(find(item, keys::ALERT_AMOUNT), Millitokens::new)?,
     })
-}
-
-fn optional<T: std::str::FromStr>(item: &Item, attribute: &str) -> Result<Option<T>, ItemError> {
-    item.inner().get(attribute).map(|value| number_of(attribute, value)).transpose()
-}
-
-fn required<T: std::str::FromStr>(item: &Item, attribute: &str) -> Result<T, ItemError> {
-    optional(item, attribute)?.ok_or_else(|| ItemError::Missing { attribute: attribute.to_owned() })
-}
-
-fn millis(item: &Item, attribute: &str) -> Result<EpochMillis, ItemError> {
-    EpochMillis::new(required(item, attribute)?)
-        .map_err(|source| ItemError::OutOfRange { attribute: attribute.to_owned(), source })
 }
 
 #[cfg(test)]

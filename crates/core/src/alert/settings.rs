@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_dynamo::{AttributeValue, Item};
 
 use super::threshold::{Threshold, Thresholds};
-use crate::item::{text_of, wrong_type};
+use crate::item::{key_of, text_of, wrong_type};
 use crate::keys::{self, ItemKey, LimitsScope};
 use crate::{BucketId, ItemError, LimitName};
 
@@ -30,8 +30,7 @@ impl AlertSettings {
     /// # Errors
     /// [`ItemError`] when an attribute is of the wrong type, or a name or threshold is not allowed.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
-        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
-        let Some(ItemKey::Alerts(scope)) = ItemKey::parse(pk, sk)? else { return Ok(None) };
+        let Some(ItemKey::Alerts(scope)) = key_of(item)? else { return Ok(None) };
         let mut thresholds = BTreeMap::new();
         for attribute in item.inner().keys() {
             let Some(limit) = keys::parse_thresholds_attribute(attribute) else { continue };

@@ -1,28 +1,18 @@
 //! Reading a bucket from the attributes of its item, in one pass.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
-use serde_dynamo::{AttributeValue, Item};
+use serde_dynamo::Item;
 
 use super::{CompositeBucket, LimitBalance};
-use crate::item::{ItemError, wrong_type};
+use crate::item::{
+    self, ItemError, NamedValue, Scalar, named, number, ranged, required, text, wrong_type,
+};
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    CalendarRefill, ConfigStamp, EpochMillis, LevelVersions, LimitName, MillitokenSum, Millitokens,
-    OutOfRange, Refill, RequestId, Rule, RulesHash,
+    ConfigStamp, EpochMillis, LevelVersions, LimitName, MillitokenSum, Millitokens, RequestId,
+    RulesHash,
 };
-
-/// The value of an attribute, of a type that buckets use or of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scalar<'a> {
-    /// A string.
-    Text(&'a str),
-    /// A number, as DynamoDB spells it.
-    Number(&'a str),
-    /// Anything else.
-    Other,
-}
 
 impl CompositeBucket {
     /// Reads an item; `None` when its keys are not those of a composite bucket.
@@ -33,14 +23,7 @@ impl CompositeBucket {
     /// # Errors
     /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
-        Self::from_attributes(item.inner().iter().map(|(name, value)| {
-            let value = match value {
-                AttributeValue::S(text) => Scalar::Text(text),
-                AttributeValue::N(digits) => Scalar::Number(digits),
-                _ => Scalar::Other,
-            };
-            (name.as_str(), value)
-        }))
+        Self::from_attributes(item.inner().iter().map(named))
     }
 
     /// As [`from_item`](Self::from_item), from the attributes one by one, in any order. An SDK has
@@ -58,9 +41,6 @@ impl CompositeBucket {
         found.bucket()
     }
 }
-
-/// The name and the value of an attribute, if the item has the attribute.
-type NamedValue<'a> = Option<(&'a str, Scalar<'a>)>;
 
 /// The attributes of one limit.
 #[derive(Default)]
@@ -152,33 +132,15 @@ impl<'a> Found<'a> {
 }
 
 fn balance(limit: &LimitName, fields: &Fields<'_>) -> Result<LimitBalance, ItemError> {
-    let field = |field| fields.numbers[field as usize];
-    let missing = |field| ItemError::Missing { attribute: keys::bucket_attribute(limit, field) };
-    let amount = |of| ranged(field(of), Millitokens::new)?.ok_or_else(|| missing(of));
-    let capacity = amount(BucketField::Capacity)?;
-    let burst = ranged(field(BucketField::Burst), Millitokens::new)?.unwrap_or(capacity);
-    let refill_amount = amount(BucketField::RefillAmount)?;
-    let refill = ranged(field(BucketField::RefillPeriod), |ms| Refill::new(refill_amount, ms))?
-        .ok_or_else(|| missing(BucketField::RefillPeriod))?;
-    let refill = match calendar(fields.calendar)? {
-        Some(at) if refill_amount == Millitokens::ZERO => Refill::by_calendar(burst, at),
-        _ => Ok(refill),
-    };
-    let rule = refill.and_then(|refill| Rule::with_burst(capacity, burst, refill));
-    let rule = rule.map_err(|source| {
-        let attribute = keys::bucket_attribute(limit, BucketField::Capacity);
-        ItemError::OutOfRange { attribute, source }
-    })?;
-    let tokens = amount(BucketField::Tokens)?;
-    let consumed = ranged(field(BucketField::Consumed), MillitokenSum::new)?
+    let value = |field| fields.numbers[field as usize];
+    let name = |field| keys::bucket_attribute(limit, field);
+    let missing = |field| ItemError::Missing { attribute: name(field) };
+    let rule = item::rule(BucketField::RULE, value, name, fields.calendar)?;
+    let tokens = ranged(value(BucketField::Tokens), Millitokens::new)?
+        .ok_or_else(|| missing(BucketField::Tokens))?;
+    let consumed = ranged(value(BucketField::Consumed), MillitokenSum::new)?
         .ok_or_else(|| missing(BucketField::Consumed))?;
     Ok(LimitBalance { rule, tokens, consumed })
-}
-
-fn calendar(attribute: NamedValue<'_>) -> Result<Option<CalendarRefill>, ItemError> {
-    let (Some((name, _)), Some(spelled)) = (attribute, text(attribute)?) else { return Ok(None) };
-    let wrong = |source| ItemError::Calendar { attribute: name.to_owned(), source };
-    spelled.parse().map(Some).map_err(wrong)
 }
 
 /// If the item has both, the versions count and the time does not: a process that knows only times
@@ -190,35 +152,4 @@ fn stamp(versions: NamedValue<'_>, epoch: NamedValue<'_>) -> Result<ConfigStamp,
         return versions.map(ConfigStamp::Versions).ok_or_else(wrong);
     }
     Ok(ranged(epoch, EpochMillis::new)?.map_or(ConfigStamp::None, ConfigStamp::Epoch))
-}
-
-fn text(attribute: NamedValue<'_>) -> Result<Option<&str>, ItemError> {
-    match attribute {
-        Some((_, Scalar::Text(text))) => Ok(Some(text)),
-        Some((name, _)) => Err(wrong_type(name, "a string")),
-        None => Ok(None),
-    }
-}
-
-fn number<N: FromStr>(attribute: NamedValue<'_>) -> Result<Option<N>, ItemError> {
-    let Some((name, value)) = attribute else { return Ok(None) };
-    let digits = match value {
-        Scalar::Number(digits) => digits.parse().ok(),
-        _ => None,
-    };
-    digits.map(Some).ok_or_else(|| wrong_type(name, "an integer"))
-}
-
-fn ranged<N: FromStr, T>(
-    attribute: NamedValue<'_>,
-    new: impl FnOnce(N) -> Result<T, OutOfRange>,
-) -> Result<Option<T>, ItemError> {
-    let (Some((name, _)), Some(number)) = (attribute, number(attribute)?) else { return Ok(None) };
-    new(number)
-        .map(Some)
-        .map_err(|source| ItemError::OutOfRange { attribute: name.to_owned(), source })
-}
-
-fn required<T>(attribute: &str, value: Option<T>) -> Result<T, ItemError> {
-    value.ok_or_else(|| ItemError::Missing { attribute: attribute.to_owned() })
 }

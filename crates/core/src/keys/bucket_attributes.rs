@@ -50,6 +50,10 @@ impl BucketField {
         Self::Consumed,
     ];
 
+    /// The fields of a rule: capacity, burst, and the amount and the period of the refill.
+    pub(crate) const RULE: [Self; 4] =
+        [Self::Capacity, Self::Burst, Self::RefillAmount, Self::RefillPeriod];
+
     const fn suffix(self) -> &'static str {
         match self {
             Self::Tokens => "tk",
