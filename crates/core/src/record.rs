@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_dynamo::{AttributeValue, Item};
 use serde_json::value::RawValue;
 
@@ -202,8 +202,9 @@ impl<'a> Image<'a> {
 }
 
 /// Text of the JSON, borrowed unless it has escapes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// An attribute value: a number's digits, or anything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,7 +222,6 @@ impl<'a> ImageValue<'a> {
     }
 }
 
-#[derive(Clone, Copy)]
 enum ImageAttribute {
     Counter,
     RefilledAt,
@@ -244,25 +244,6 @@ fn limit_of(attribute: &str) -> &str {
     keys::parse_counter_attribute(attribute).unwrap_or_default()
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-        impl<'de> Visitor<'de> for TextVisitor {
-            type Value = Text<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(TextVisitor)
-    }
-}
-
 impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ImageVisitor;
@@ -273,10 +254,16 @@ impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Image<'de>, A::Error> {
                 let mut image = Image::default();
-                while let Some((attribute, limit)) = map.next_key_seed(AttributeName)? {
+                while let Some(Text(name)) = map.next_key()? {
                     image.attribute_count += 1;
-                    match attribute {
-                        ImageAttribute::Counter => image.counters.push((limit, map.next_value()?)),
+                    match ImageAttribute::classify(&name) {
+                        ImageAttribute::Counter => {
+                            let limit = match name {
+                                Cow::Borrowed(name) => Cow::Borrowed(limit_of(name)),
+                                Cow::Owned(name) => Cow::Owned(limit_of(&name).to_owned()),
+                            };
+                            image.counters.push((Text(limit), map.next_value()?));
+                        }
                         ImageAttribute::RefilledAt => image.refilled_at = Some(map.next_value()?),
                         ImageAttribute::Migrated => {
                             image.was_converted = true;
@@ -292,29 +279,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
             }
         }
         deserializer.deserialize_map(ImageVisitor)
-    }
-}
-
-/// Classifies an attribute name while it is parsed, and keeps only the limit of a counter.
-struct AttributeName;
-
-impl<'de> DeserializeSeed<'de> for AttributeName {
-    type Value = (ImageAttribute, Text<'de>);
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for AttributeName {
-    type Value = (ImageAttribute, Text<'de>);
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an attribute name")
-    }
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok((ImageAttribute::classify(name), Text(Cow::Borrowed(limit_of(name)))))
-    }
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok((ImageAttribute::classify(name), Text(Cow::Owned(limit_of(name).to_owned()))))
     }
 }
 
@@ -353,6 +317,9 @@ mod tests {
         let image: Image<'_> = serde_json::from_str(json).unwrap();
         let names: Vec<_> = image.counters.iter().map(|(name, _)| name.0.as_ref()).collect();
         assert_eq!(names, ["odd", "rpm", "tpm"]);
+        let are_borrowed =
+            image.counters.iter().all(|(name, _)| matches!(name.0, Cow::Borrowed(_)));
+        assert!(are_borrowed);
         assert_eq!(image.counters[0].1, ImageValue::Other);
         assert_eq!(image.attribute_count, 7);
         let item: Item = serde_json::from_str(json).unwrap();
