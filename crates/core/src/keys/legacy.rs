@@ -4,7 +4,7 @@
 
 use super::bucket_attributes::BucketField;
 use super::names::{BUCKET_PREFIX, ENTITY_PREFIX};
-use super::range::{KeyRange, SortKeys};
+use super::range::KeyRange;
 use crate::{BucketId, EntityId, LimitName, NameError, Resource};
 
 /// The time at which refill was last added to the balance of a legacy item, epoch milliseconds.
@@ -76,18 +76,17 @@ impl KeyRange {
     /// The legacy items of a bucket.
     #[must_use]
     pub fn legacy_items(bucket: &BucketId) -> Self {
-        Self {
-            index: None,
-            partition: format!("{ENTITY_PREFIX}{}", bucket.entity),
-            sort: SortKeys::Prefix(format!("{BUCKET_PREFIX}{}#", bucket.resource)),
-        }
+        Self::prefix(
+            format!("{ENTITY_PREFIX}{}", bucket.entity),
+            format!("{BUCKET_PREFIX}{}#", bucket.resource),
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::ItemKey;
+    use crate::keys::{ItemKey, SortKeys};
     use proptest::prelude::*;
 
     proptest! {

@@ -34,6 +34,12 @@ pub enum SortKeys {
 }
 
 impl KeyRange {
+    /// The items of the table in this partition whose sort keys begin with `prefix`.
+    pub(super) fn prefix(partition: impl Into<String>, prefix: impl Into<String>) -> Self {
+        let sort = SortKeys::Prefix(prefix.into());
+        Self { index: None, partition: partition.into(), sort }
+    }
+
     /// Usage windows of an entity and a resource; `None` for a span without windows.
     #[must_use]
     pub fn usage(entity: &EntityId, resource: &Resource, span: &WindowSpan) -> Option<Self> {
@@ -49,21 +55,13 @@ impl KeyRange {
     /// Every usage window of an entity: of all resources, kinds and times.
     #[must_use]
     pub fn usage_of_entity(entity: &EntityId) -> Self {
-        Self {
-            index: None,
-            partition: format!("{ENTITY_PREFIX}{entity}"),
-            sort: SortKeys::Prefix(USAGE_PREFIX.to_owned()),
-        }
+        Self::prefix(format!("{ENTITY_PREFIX}{entity}"), USAGE_PREFIX)
     }
 
     /// Bucket items of an entity.
     #[must_use]
     pub fn buckets_of_entity(entity: &EntityId) -> Self {
-        Self {
-            index: None,
-            partition: format!("{ENTITY_PREFIX}{entity}"),
-            sort: SortKeys::Prefix(BUCKET_PREFIX.to_owned()),
-        }
+        Self::prefix(format!("{ENTITY_PREFIX}{entity}"), BUCKET_PREFIX)
     }
 
     /// Quarantined records, by stream and position.
@@ -76,29 +74,25 @@ impl KeyRange {
     /// Alert thresholds of every scope.
     #[must_use]
     pub fn alert_settings() -> Self {
-        let sort = SortKeys::Prefix(SCOPE_PREFIX.to_owned());
-        Self { index: None, partition: ALERTS.to_owned(), sort }
+        Self::prefix(ALERTS, SCOPE_PREFIX)
     }
 
     /// Alert thresholds of every scope, then the alerts that wait for their delivery, oldest first.
     #[must_use]
     pub fn alerts() -> Self {
-        let sort = SortKeys::Prefix("#".to_owned());
-        Self { index: None, partition: ALERTS.to_owned(), sort }
+        Self::prefix(ALERTS, "#")
     }
 
     /// Alerts that wait for their delivery, oldest first.
     #[must_use]
     pub fn open_alerts() -> Self {
-        let sort = SortKeys::Prefix(OPEN_PREFIX.to_owned());
-        Self { index: None, partition: ALERTS.to_owned(), sort }
+        Self::prefix(ALERTS, OPEN_PREFIX)
     }
 
     /// Alerts that were delivered or given up, oldest first.
     #[must_use]
     pub fn closed_alerts() -> Self {
-        let sort = SortKeys::Prefix(CLOSED_PREFIX.to_owned());
-        Self { index: None, partition: OUTBOX.to_owned(), sort }
+        Self::prefix(OUTBOX, CLOSED_PREFIX)
     }
 
     /// Usage windows of a resource, of all entities; `None` for a span without windows.
@@ -111,21 +105,15 @@ impl KeyRange {
     /// Bucket items of a resource.
     #[must_use]
     pub fn buckets_of_resource(resource: &Resource) -> Self {
-        Self {
-            index: Some(GSI2),
-            partition: format!("{RESOURCE_PREFIX}{resource}"),
-            sort: SortKeys::Prefix("BUCKET#".to_owned()),
-        }
+        let range = Self::prefix(format!("{RESOURCE_PREFIX}{resource}"), "BUCKET#");
+        Self { index: Some(GSI2), ..range }
     }
 
     /// Children of a parent.
     #[must_use]
     pub fn children(parent: &EntityId) -> Self {
-        Self {
-            index: Some(GSI1),
-            partition: format!("{PARENT_PREFIX}{parent}"),
-            sort: SortKeys::Prefix(CHILD_PREFIX.to_owned()),
-        }
+        let range = Self::prefix(format!("{PARENT_PREFIX}{parent}"), CHILD_PREFIX);
+        Self { index: Some(GSI1), ..range }
     }
 }
 
