@@ -1,31 +1,25 @@
 //! The target of the windows: an engine inside this process, or a table.
 
-use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::collections::HashSet;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes, StreamSpecification};
-use sluicegate_core::keys::{self, ItemKey};
+use aws_sdk_dynamodb::types::StreamSpecification;
+use sluicegate::dynamo::Reader;
+use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{EntityId, Resource, UsageWindow};
 use sluicegate_local::{EmbeddedEngine, Storage};
-use sluicegate_processor::{chain, explain};
+use sluicegate_processor::chain;
 
 use crate::error::CliError;
 use crate::options::Options;
 
 /// The table inside the engine.
 const EMBEDDED_TABLE: &str = "sluicegate-limits";
-/// The most keys of one BatchGetItem.
-const KEYS_PER_READ: usize = 100;
-/// The most reads of keys that a throttled table leaves out; six seconds in all.
-const READ_ROUNDS: u32 = 7;
-
-type Attributes = HashMap<String, AttributeValue>;
 
 pub(super) struct Target {
     client: Client,
     /// With the SDK's own retries, unlike the processor's client.
-    reader: Client,
+    reader: Reader,
     table: String,
     /// The endpoint of the table, for messages.
     endpoint: String,
@@ -44,7 +38,7 @@ impl Target {
         }
         let connection = options.connect().await?;
         let client = sluicegate_processor::client(connection.config());
-        let (reader, table) = (connection.client(), connection.table().to_owned());
+        let (reader, table) = (connection.reader(), connection.table().to_owned());
         let endpoint = options.endpoint().unwrap_or_else(|| "DynamoDB".to_owned());
         Ok(Self { client, reader, table, endpoint, engine: None })
     }
@@ -60,7 +54,7 @@ impl Target {
         created.map_err(|error| failed(error.into()))?;
         without_stream(&client).await?;
         Ok(Self {
-            reader: client.clone(),
+            reader: Reader::new(client.clone(), EMBEDDED_TABLE),
             client,
             table: EMBEDDED_TABLE.to_owned(),
             endpoint: engine.endpoint_url(),
@@ -94,16 +88,9 @@ impl Target {
         &self,
         windows: &HashSet<ItemKey>,
     ) -> Result<Vec<UsageWindow>, CliError> {
-        let keys: Vec<_> = windows.iter().map(key).collect();
-        let mut usages = Vec::with_capacity(keys.len());
-        for chunk in keys.chunks(KEYS_PER_READ) {
-            for item in self.read_chunk(chunk.to_vec()).await? {
-                let item = serde_dynamo::Item::from(item);
-                let usage =
-                    UsageWindow::from_item(&item).map_err(|error| self.unreadable(&error))?;
-                usages.extend(usage);
-            }
-        }
+        let keys: Vec<_> = windows.iter().cloned().collect();
+        let usages = self.reader.usage_at(&keys).await;
+        let mut usages = usages.map_err(|error| self.unreadable(&chain(&error)))?;
         if usages.len() < windows.len() {
             let missing = windows.len() - usages.len();
             return Err(self.unreadable(&format!("{missing} of {} do not exist", windows.len())));
@@ -112,29 +99,6 @@ impl Target {
         usages.retain(|usage| usage.events > 0);
         usages.sort_by_cached_key(sort_key);
         Ok(usages)
-    }
-
-    async fn read_chunk(&self, mut keys: Vec<Attributes>) -> Result<Vec<Attributes>, CliError> {
-        let mut items = Vec::with_capacity(keys.len());
-        for round in 0..READ_ROUNDS {
-            let wanted = KeysAndAttributes::builder()
-                .set_keys(Some(keys))
-                .consistent_read(true)
-                .build()
-                .map_err(|error| CliError::Store(error.to_string()))?;
-            let request = self.reader.batch_get_item().request_items(&self.table, wanted);
-            let answer = request.send().await.map_err(|error| self.unreadable(&explain(&error)))?;
-            items.extend(
-                answer.responses.unwrap_or_default().remove(&self.table).unwrap_or_default(),
-            );
-            let left = answer.unprocessed_keys.unwrap_or_default().remove(&self.table);
-            keys = left.map(|left| left.keys).unwrap_or_default();
-            if keys.is_empty() {
-                return Ok(items);
-            }
-            tokio::time::sleep(Duration::from_millis(50 << round)).await;
-        }
-        Err(self.unreadable(&"the table keeps leaving keys out; it is throttled"))
     }
 
     fn unreadable(&self, why: &dyn std::fmt::Display) -> CliError {
@@ -165,11 +129,4 @@ async fn without_stream(client: &Client) -> Result<(), CliError> {
 fn sort_key(usage: &UsageWindow) -> (EntityId, Resource, String, i64) {
     let UsageWindow { entity, resource, window, .. } = usage;
     (entity.clone(), resource.clone(), window.kind().to_string(), window.start_s())
-}
-
-fn key(key: &ItemKey) -> Attributes {
-    HashMap::from([
-        (keys::PK.to_owned(), AttributeValue::S(key.pk())),
-        (keys::SK.to_owned(), AttributeValue::S(key.sk())),
-    ])
 }

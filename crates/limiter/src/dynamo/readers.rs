@@ -1,7 +1,7 @@
 //! Reads ranges of items: usage windows, the buckets of a resource, the children of a parent.
 //!
-//! Every answer is a stream that reads the next page when the last one is used up, and holds one
-//! page at most. Reads are eventually consistent: that costs half, and an index offers nothing
+//! Almost every answer is a stream that reads the next page when the last one is used up, and holds one
+//! page at most. Its reads are eventually consistent: that costs half, and an index offers nothing
 //! else. Usage windows lag behind the buckets anyway.
 
 use std::num::NonZeroU16;
@@ -12,7 +12,7 @@ use aws_sdk_dynamodb::operation::scan::ScanOutput;
 use aws_sdk_dynamodb::operation::scan::builders::ScanFluentBuilder;
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use serde_dynamo::Item;
-use sluicegate_core::keys::{self, GSI1, KeyRange, PK, SK};
+use sluicegate_core::keys::{self, GSI1, ItemKey, KeyRange, PK, SK};
 use sluicegate_core::{
     AlertSettings, CompositeBucket, EntityId, ItemError, OutboxEntry, QuarantineEntry, Resource,
     UsageWindow, WindowSpan,
@@ -128,6 +128,23 @@ impl Reader {
     ) -> impl Stream<Item = Result<UsageWindow, ReadError>> + Send + use<> {
         let range = KeyRange::usage_of_resource(resource, span);
         items(self.fetched_pages(range), UsageWindow::from_item)
+    }
+
+    /// The usage windows with these keys, in this order; those that do not exist are left out. The
+    /// reads are strongly consistent.
+    ///
+    /// # Errors
+    /// [`ReadError`]; a broken window is an error, too.
+    pub async fn usage_at(&self, windows: &[ItemKey]) -> Result<Vec<UsageWindow>, ReadError> {
+        let mut usages = Vec::with_capacity(windows.len());
+        for windows in windows.chunks(KEYS_PER_READ.into()) {
+            let keys = windows.iter().map(expressions::key).collect();
+            let items = fetch::in_order(&self.client, &self.table, keys, Consistency::Strong);
+            for item in items.await? {
+                usages.extend(decode(item, UsageWindow::from_item)?);
+            }
+        }
+        Ok(usages)
     }
 
     /// The buckets of a resource, by entity. Fetched by their keys, a page at a time.

@@ -137,6 +137,25 @@ async fn usage_of_a_resource_over_all_entities() {
 }
 
 #[tokio::test]
+async fn usage_at_keys_that_need_two_reads() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        populate(engine.client(), &table).await;
+        let key = |hour: i64| {
+            let window = WindowKind::Hour.containing(at(T0 + hour * HOUR_MS));
+            ItemKey::Usage(entity("a"), resource("gpt-4"), window)
+        };
+        let keys: Vec<_> = [4].into_iter().chain(100..200).chain([5, 1]).map(key).collect();
+        let reader = Reader::new(engine.client().clone(), &table);
+        let windows = reader.usage_at(&keys).await.unwrap();
+        assert_eq!(shown(&windows), [("a", "gpt-4", 4), ("a", "gpt-4", 5), ("a", "gpt-4", 1)]);
+        let missing = Reader::new(engine.client().clone(), "sluicegate-missing");
+        assert!(missing.usage_at(&keys).await.is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn resources_with_usage_in_a_span() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
