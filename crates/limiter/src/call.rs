@@ -1,4 +1,4 @@
-//! The context of one call: its id, its deadline, and its cost.
+//! The context of one call: its id, its deadline, and its cost; and the effect of a failed request.
 
 use std::future::Future;
 use std::time::Duration;
@@ -143,6 +143,23 @@ impl<'a> CallContext<'a> {
             Ok(error) => error,
             Err(elapsed) => Err(TableError::Unconfirmed(BoxError::from(elapsed)).into()),
         }
+    }
+}
+
+/// Says if a request that ended with an error took effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It has none and will have none.
+    None,
+    /// It may have taken effect, or may still.
+    InDoubt,
+    /// It may have taken effect. That can never be known.
+    Ambiguous,
+}
+
+impl Effect {
+    pub(crate) const fn of(is_in_doubt: bool) -> Self {
+        if is_in_doubt { Self::InDoubt } else { Self::None }
     }
 }
 

@@ -8,10 +8,10 @@ use sluicegate_core::{BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRe
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::{Effect, in_doubt_if, setup_error};
+use super::deadline_error::{in_doubt_if, setup_error};
 use super::lane::Lane;
 use super::table_call::Resolved;
-use crate::call::{CallContext, new_id};
+use crate::call::{CallContext, Effect, new_id};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
 use crate::table::Table;

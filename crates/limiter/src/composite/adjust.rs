@@ -13,9 +13,8 @@ use sluicegate_core::{Amounts, Done, Millitokens, Purpose, QueueSettings};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::Effect;
 use super::table_call::Marked;
-use crate::call::CallContext;
+use crate::call::{CallContext, Effect};
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
 use crate::store::{Adjusted, Corrected, Correction};

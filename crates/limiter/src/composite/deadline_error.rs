@@ -12,24 +12,6 @@ use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
-/// Says if a request that ended with an error took effect. Of a lease, `WriteQueue::lease_in_doubt`
-/// knows more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// It has none and will have none.
-    None,
-    /// It may have taken effect, or may still.
-    InDoubt,
-    /// It may have taken effect. That can never be known.
-    Ambiguous,
-}
-
-impl Effect {
-    pub(super) const fn of(is_in_doubt: bool) -> Self {
-        if is_in_doubt { Self::InDoubt } else { Self::None }
-    }
-}
-
 /// The error of a request that has no more time: `Contended`, alone or inside `Unavailable`, or an
 /// outage. `is_silent`: a call was in flight when the time was over, and the table has answered no
 /// call since the request entered.

@@ -6,11 +6,11 @@ use sluicegate_core::{Outcome, QueuedRequest, StateOnLeave};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::deadline_error::{Effect, error_at_deadline, in_doubt_if};
+use super::deadline_error::{error_at_deadline, in_doubt_if};
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
 use super::table_call::{Calls, Resolved};
-use crate::call::CallContext;
+use crate::call::{CallContext, Effect};
 use crate::cost::Cost;
 use crate::error::AcquireError;
 use crate::table::TableError;

@@ -15,9 +15,8 @@ use sluicegate_core::{
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::Effect;
 use super::targets::Lookup;
-use crate::call::CallContext;
+use crate::call::{CallContext, Effect};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError, LimitStatus};

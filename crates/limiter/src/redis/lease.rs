@@ -19,6 +19,7 @@ use super::reply::{Reply, Status};
 use super::script::{Call, LEASE};
 use super::script_bucket::{ScriptBucket, SentAt};
 use super::value::id_text;
+use crate::call::Effect;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
@@ -191,13 +192,12 @@ impl RedisStore {
             Ok(LeaseReply::Ambiguous) => {
                 // The server answered, so this is no outage.
                 let error = AcquireError::Contended { attempts: context.cost.attempts };
-                (AcquireError::Unavailable(error.into()), WriteEffect::Ambiguous)
+                (AcquireError::Unavailable(error.into()), Effect::Ambiguous)
             }
-            Err(Failure::Error(error)) if is_in_doubt => (error, WriteEffect::InDoubt),
-            Err(Failure::Error(error)) => (error, WriteEffect::None),
+            Err(Failure::Error(error)) => (error, Effect::of(is_in_doubt)),
             // An unexpected reply leaves the write in doubt.
             Err(Failure::TableError(table_error)) => {
-                (context.fail_with(table_error), WriteEffect::InDoubt)
+                (context.fail_with(table_error), Effect::InDoubt)
             }
         };
         let in_doubt = in_doubt_after(in_doubt, effect, lease, id, remembered);
@@ -273,30 +273,19 @@ struct LeaseWrite<'a> {
     remembered: &'a [RequestId],
 }
 
-/// The effect of a write that was not granted.
-#[derive(Clone, Copy, PartialEq)]
-enum WriteEffect {
-    /// It was not done.
-    None,
-    /// It may have been done.
-    InDoubt,
-    /// It may have been done, and the bucket can never tell.
-    Ambiguous,
-}
-
 /// The write whose result the caller must still find out; `None`: there is none.
 fn in_doubt_after(
     before: Option<LeaseInDoubt>,
-    effect: WriteEffect,
+    effect: Effect,
     lease: &LeaseRequest<'_>,
     id: RequestId,
     remembered: Vec<RequestId>,
 ) -> Option<LeaseInDoubt> {
-    let is_ambiguous = effect == WriteEffect::Ambiguous;
+    let is_ambiguous = effect == Effect::Ambiguous;
     if let Some(before) = before {
         return Some(LeaseInDoubt { is_ambiguous, ..before });
     }
-    if effect == WriteEffect::None {
+    if effect == Effect::None {
         return None;
     }
     let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
