@@ -1,8 +1,8 @@
 //! Reads ranges of items: usage windows, the buckets of a resource, the children of a parent.
 //!
-//! Almost every answer is a stream that reads the next page when the last one is used up, and holds one
-//! page at most. Its reads are eventually consistent: that costs half, and an index offers nothing
-//! else. Usage windows lag behind the buckets anyway.
+//! An answer is a stream that reads the next page when the last one is used up, and holds one page
+//! at most. Its reads are eventually consistent: that costs half, and an index offers nothing else.
+//! Usage windows lag behind the buckets anyway. (`usage_at` differs in both.)
 
 use std::num::NonZeroU16;
 
