@@ -50,23 +50,27 @@ impl Claim {
     ) -> Self {
         let refill = balance.rule.refill();
         let (tokens, cap) = (i128::from(balance.tokens.get()), i128::from(cap.get()));
-        let accrued = refill.accrued_between(since, until);
+        let accrued_since_claim = refill.accrued_between(since, until);
         let forgiven = refill.forgiven(tokens, since, until);
         let may_forgive = refill.forgiven(-1, since, until) > 0;
-        let gain = forgiven + accrued + i128::from(returned.get());
+        let gain = forgiven + accrued_since_claim + i128::from(returned.get());
         // After this write, the room below the cap shall hold the refill of the next interval, so
         // that the writers of that time need no claim of their own. The write takes `amount` after
         // the claim, which makes some of that room. The claim itself leaves the rest: the headroom.
         // If 10 tokens accrue in an interval and the amount is 3, the headroom is 7.
         let amount = i128::from(amount.get()).max(0);
-        let accrues = refill.accrued_between(interval.before(until), until);
+        let accrues_per_interval = refill.accrued_between(interval.before(until), until);
         // A calendar limit has no headroom: it would withhold tokens until the next boundary.
         let accrues_evenly = refill.calendar().is_none();
-        let headroom = if accrues_evenly { (accrues - amount).min(cap - amount).max(0) } else { 0 };
+        let headroom = if accrues_evenly {
+            (accrues_per_interval - amount).min(cap - amount).max(0)
+        } else {
+            0
+        };
         // A claim that would leave less room than the headroom is cut, so that it leaves the whole
         // headroom. A claim over less than an interval is cut only if it would exceed the cap:
         // otherwise busy writers would keep the bucket below its burst for ever (ADR 6).
-        let room_at_least = if accrued < accrues { 0 } else { headroom };
+        let room_at_least = if accrued_since_claim < accrues_per_interval { 0 } else { headroom };
         if tokens + gain <= cap - room_at_least && !may_forgive {
             // If a refund comes first, this gain may exceed the cap.
             let condition = Condition::AtMost(limit.clone(), milli(cap - gain));

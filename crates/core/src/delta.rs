@@ -132,7 +132,7 @@ pub fn extract_deltas<'a>(
     record: &StreamRecord<'a>,
 ) -> Result<Option<RecordDeltas<'a>>, RecordError> {
     let (pk, sk) = record.keys();
-    // Metering does not read items of other kinds, even if their names are not valid.
+    // Items of other kinds are left out before their names are parsed: a bad name there is no error.
     if record.event_name == EventName::Remove || !sk.starts_with(keys::BUCKET_PREFIX) {
         return Ok(None);
     }

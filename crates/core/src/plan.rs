@@ -31,6 +31,7 @@ impl WritePath {
             Self::Create => "create",
             Self::Claim => "claim",
             Self::Unclaimed => "unclaimed",
+            // Corrections are most of them.
             Self::AddOnly => "adjust",
         }
     }

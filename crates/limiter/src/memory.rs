@@ -99,7 +99,7 @@ impl Table for MemoryTable {
         // Kept like a token, and no other token has these characters.
         let mark = mark.map(|mark| mark.item_key().pk() + &mark.item_key().sk());
         if mark.as_ref().is_some_and(|mark| tokens.known.contains(mark.as_str())) {
-            return Err(TransactError::Marked);
+            return Err(TransactError::MarkExists);
         }
         let after: Vec<_> = writes
             .iter()

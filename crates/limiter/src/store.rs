@@ -87,8 +87,9 @@ pub trait Store: Any + Send + Sync {
     }
 
     /// The buckets of a request with their newest known images, without a call. `None`: they are
-    /// not known. Only a store that leases answers: it grants held tokens past the guard, and the
-    /// guard asks here what they left. The grants of other stores the guard remembers itself.
+    /// not known. Only a store that leases answers: the guard does not see its grants of held
+    /// tokens, and asks here for the balances after them. The guard itself remembers the grants of
+    /// other stores.
     fn known_by_leasing(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
         None
     }

@@ -104,7 +104,7 @@ pub enum TransactError {
     /// reason, but not because the mark exists.
     Cancelled(Vec<Cancelled>),
     /// There is such a mark: nothing was done now.
-    Marked,
+    MarkExists,
     /// An error that concerns the whole transaction.
     Table(TableError),
 }

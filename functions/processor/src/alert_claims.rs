@@ -19,7 +19,7 @@ use sluicegate_core::{
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::alert_rules::ThresholdsCache;
+use crate::alerts_cache::AlertsCache;
 use crate::answer::WindowItem;
 use crate::backoff::Backoff;
 use crate::expressions;
@@ -39,7 +39,7 @@ const CLAIMS_PER_TRANSACTION: usize = 50;
 pub(crate) struct AlertClaims<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
-    pub(crate) thresholds: &'a ThresholdsCache,
+    pub(crate) alerts_cache: &'a AlertsCache,
     pub(crate) outbox: Option<&'a Outbox>,
     pub(crate) group: &'a WindowGroup<'a>,
     /// One for each transaction that may be in flight.
@@ -86,8 +86,10 @@ impl AlertClaims<'_> {
         mut state: WindowState,
         result: &mut WindowResult,
     ) -> Result<(), WriteError> {
-        let thresholds =
-            self.thresholds.current(self.client, self.settings, self.outbox, self.deadline).await?;
+        let thresholds = self
+            .alerts_cache
+            .read_if_due(self.client, self.settings, self.outbox, self.deadline)
+            .await?;
         let ItemKey::Usage(entity, resource, window) = self.group.key() else { return Ok(()) };
         let bucket = BucketId { entity, resource };
         let mut backoff = Backoff::until(self.deadline);

@@ -151,7 +151,7 @@ const AMOUNTS_MAX: usize = 40;
 
 /// Adds an update to its window, stores the amounts of calendar limits and advances the watermark,
 /// in one conditional write.
-pub(crate) fn count_records(
+pub(crate) fn counting_update(
     group: &WindowGroup<'_>,
     update: &WindowUpdate,
     expiry_s: Option<i64>,
@@ -318,17 +318,17 @@ mod tests {
         let none = BTreeMap::new();
         insta::assert_snapshot!(
             "count",
-            shown(&count_records(group, &update, Some(1_777_388_400), &none))
+            shown(&counting_update(group, &update, Some(1_777_388_400), &none))
         );
         insta::assert_snapshot!(
             "count_forever",
-            shown(&count_records(group, &update, None, &none))
+            shown(&counting_update(group, &update, None, &none))
         );
         let amounts =
             [(LimitName::new("usd").unwrap(), Millitokens::from_tokens(7).unwrap())].into();
         insta::assert_snapshot!(
             "count_with_amount",
-            shown(&count_records(group, &update, None, &amounts))
+            shown(&counting_update(group, &update, None, &amounts))
         );
         let claims = ["usd#80%", "tpm#5/day"].map(ToOwned::to_owned);
         insta::assert_snapshot!("claim", shown(&claim(&claims)));

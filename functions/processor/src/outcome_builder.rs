@@ -58,12 +58,12 @@ impl OutcomeBuilder {
         let duplicates = || grouped.groups.iter().zip(&results).flat_map(duplicates_of);
         if duplicates().next().is_some() {
             let all: HashSet<_> = duplicates().collect();
-            // A group with a failure is delivered again; one with quarantined records may not have
-            // counted the others. Neither shows which of its records it counted.
-            let added =
+            // A group with a failure is delivered again. A group with quarantined records may not
+            // have counted its other records. Neither shows which of its records it counted.
+            let shows_counted =
                 |result: &WindowResult| result.failure.is_none() && result.quarantined.is_empty();
             let written = grouped.groups.iter().zip(&results);
-            for (group, result) in written.filter(|(_, result)| added(result)) {
+            for (group, result) in written.filter(|(_, result)| shows_counted(result)) {
                 let is_counted = |n: &usize| result.duplicates.binary_search(n).is_err();
                 let counted = (0..group.records().len()).filter(is_counted);
                 let counted = counted.map(|n| address(&group.records()[n]));

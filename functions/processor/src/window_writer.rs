@@ -164,7 +164,7 @@ impl WindowWriter<'_> {
                 (amounts.collect(), ReturnValue::AllNew)
             }
         };
-        let built = expressions::count_records(self.group, update, self.expiry_s(), &amounts);
+        let built = expressions::counting_update(self.group, update, self.expiry_s(), &amounts);
         let request = self
             .client
             .update_item()

@@ -42,7 +42,7 @@ impl KnownImage {
             && self.is_authoritative == other.is_authoritative
     }
 
-    /// True if it is recent enough that a request that came after it may be refused by it.
+    /// True if this image is recent enough to refuse a request that came after it.
     #[must_use]
     pub fn is_recent_enough_to_refuse(&self, now: EpochMillis, refusal_age_max_ms: u64) -> bool {
         let age_ms = now.get().saturating_sub(self.as_of.get());

@@ -42,8 +42,8 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. A forced debit has no effect if the bucket, with unclaimed refill, is full by now:
-    /// the next claim fills the room with refill that would otherwise be lost.
+    /// range. If the bucket, with unclaimed refill, is full by now, the next claim makes up for a
+    /// forced debit: it fills the room with refill that would otherwise be lost.
     pub(super) is_forced: bool,
 }
 

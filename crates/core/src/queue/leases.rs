@@ -62,7 +62,7 @@ impl<W> WriteQueue<W> {
                 Assessment::Short(_) => {
                     Some(self.step_unless_covered(member, now).unwrap_or(Placement::Later))
                 }
-                // Room is made also for a limit of which the lease needs nothing.
+                // It makes room also for a limit of which the lease needs no tokens yet.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
                     Some(self.step_unless_covered(member, now).unwrap_or(repair))

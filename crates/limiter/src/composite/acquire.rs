@@ -29,7 +29,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Submits a request to its lane, again if needed, until it is done or has failed. A correction
-    /// is submitted once: it takes the limits as they are.
+    /// is submitted once: it is made under the limits that the item has.
     ///
     /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
     /// under the old id. If that write happened, the queue gives its tokens back. It finds them by

@@ -13,7 +13,7 @@ use sluicegate_core::{Amounts, Done, Millitokens, Purpose, QueueSettings};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::table_call::Marked;
+use super::table_call::LaneMark;
 use crate::call::{CallContext, Effect};
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -35,7 +35,7 @@ impl<T: Table> CompositeStore<T> {
             // The mark belongs to this correction, so no other request may share its write.
             Some(mark) => {
                 let settings = QueueSettings { is_transactional: true, ..settings };
-                let marked = Marked { mark: mark.clone(), was_there: AtomicBool::new(false) };
+                let marked = LaneMark { mark: mark.clone(), was_there: AtomicBool::new(false) };
                 known_bucket.lane_of_its_own(correction.bucket, settings, Arc::new(marked))
             }
         };
@@ -57,7 +57,7 @@ impl<T: Table> CompositeStore<T> {
         };
         let Done { images, dropped, is_forced, .. } =
             result.map_err(|(error, effect)| self.not_corrected(correction, error, effect))?;
-        let was_there = |marked: &Arc<Marked>| marked.was_there.load(Ordering::Relaxed);
+        let was_there = |marked: &Arc<LaneMark>| marked.was_there.load(Ordering::Relaxed);
         let adjusted = Adjusted {
             dropped,
             is_forced,

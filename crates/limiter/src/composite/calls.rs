@@ -13,7 +13,7 @@ use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePla
 
 use super::composite_store::{CompositeStore, image};
 use super::settings::Certainty;
-use super::table_call::{Calls, Marked, PendingCall, TableCall, TableReply};
+use super::table_call::{Calls, LaneMark, PendingCall, TableCall, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
 use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
@@ -78,7 +78,7 @@ async fn write<T: Table>(
     certainty: Certainty,
     buckets: &[BucketId],
     write: &Write,
-    marked: Option<&Marked>,
+    marked: Option<&LaneMark>,
 ) -> TableReply {
     // A write without an id is upkeep. It comes after the correction, so the mark exists.
     let marked = marked.filter(|_| write.id.is_some());
@@ -111,7 +111,7 @@ async fn transact<T: Table>(
     table: &T,
     buckets: &[BucketId],
     write: &Write,
-    marked: Option<&Marked>,
+    marked: Option<&LaneMark>,
 ) -> TableReply {
     let plans = &write.plans;
     let writes: Vec<_> =
@@ -130,7 +130,7 @@ async fn transact<T: Table>(
             return TableReply::of_write(Answer::Written(vec![None; plans.len()]), write_units);
         }
         Err(TransactError::Cancelled(reasons)) => reasons,
-        Err(TransactError::Marked) => {
+        Err(TransactError::MarkExists) => {
             if let Some(marked) = marked {
                 marked.was_there.store(true, Ordering::Relaxed);
             }

@@ -11,7 +11,7 @@ use sluicegate_core::{BucketId, Configuration, EpochMillis, QueueSettings};
 
 use super::lane::Lane;
 use super::newest_image::NewestImage;
-use super::table_call::Marked;
+use super::table_call::LaneMark;
 use crate::lock::lock;
 
 /// The most lanes of one child with its parents: requests may name any number of parents.
@@ -52,7 +52,7 @@ impl KnownBucket {
         &self,
         bucket: &BucketId,
         settings: QueueSettings,
-        mark: Arc<Marked>,
+        mark: Arc<LaneMark>,
     ) -> Arc<Lane> {
         Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings, Some(mark))
     }

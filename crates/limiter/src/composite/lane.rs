@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::newest_image::NewestImage;
-use super::table_call::{Calls, Marked, PendingCall, Resolved, TableReply};
+use super::table_call::{Calls, LaneMark, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::lock::lock;
@@ -37,7 +37,7 @@ pub(crate) struct Lane {
     /// For each bucket its newest image, which all lanes of this process share.
     pub(super) images: Vec<Arc<NewestImage>>,
     /// The mark of the one correction of this lane, if the correction is made once.
-    pub(super) mark: Option<Arc<Marked>>,
+    pub(super) mark: Option<Arc<LaneMark>>,
     pub(super) state: Mutex<LaneState>,
     /// Notified when the leader stops.
     pub(super) leader_stopped: Notify,
@@ -86,7 +86,7 @@ impl Lane {
         buckets: Vec<BucketId>,
         images: Vec<Arc<NewestImage>>,
         settings: QueueSettings,
-        mark: Option<Arc<Marked>>,
+        mark: Option<Arc<LaneMark>>,
     ) -> Arc<Self> {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),

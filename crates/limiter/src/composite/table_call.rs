@@ -15,11 +15,11 @@ pub(super) enum TableCall {
     /// Reads these buckets, by a strongly consistent read.
     Read(Vec<BucketId>),
     /// Makes this write of the lane's buckets, and leaves the mark of the lane, if it has one.
-    Write(Vec<BucketId>, Arc<Write>, Option<Arc<Marked>>),
+    Write(Vec<BucketId>, Arc<Write>, Option<Arc<LaneMark>>),
 }
 
 /// The mark of a correction that is made once.
-pub(super) struct Marked {
+pub(super) struct LaneMark {
     pub(super) mark: Mark,
     /// True if the mark was there before the last write.
     pub(super) was_there: AtomicBool,

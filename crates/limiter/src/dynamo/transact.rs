@@ -53,7 +53,7 @@ impl DynamoTable {
                 let reasons = cancelled.cancellation_reasons();
                 let of_mark = reasons.get(writes.len()).and_then(CancellationReason::code);
                 if of_mark == Some(CONDITION_FAILED) {
-                    return Err(TransactError::Marked);
+                    return Err(TransactError::MarkExists);
                 }
                 let reasons = writes
                     .iter()

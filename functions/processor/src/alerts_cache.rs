@@ -26,9 +26,10 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// destination that fails could make every read longer.
 const WAITING_READ: usize = 1_000;
 
-/// The thresholds of a processor's table. Clones share them.
+/// The thresholds of a processor's table, and the time of the read that found them and the waiting
+/// alerts. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ThresholdsCache(Arc<Mutex<Option<Loaded>>>);
+pub(crate) struct AlertsCache(Arc<Mutex<Option<Loaded>>>);
 
 #[derive(Debug)]
 struct Loaded {
@@ -36,11 +37,12 @@ struct Loaded {
     rules: Arc<AlertRules>,
 }
 
-impl ThresholdsCache {
-    /// The thresholds, read within the last minute. Callers that come during a read wait for it. A
-    /// read also replaces the waiting alerts of the outbox, if there is one. If a read was not
-    /// complete, the next one comes as soon as all alerts that it found are closed.
-    pub(crate) async fn current(
+impl AlertsCache {
+    /// Reads the partition of alerts if the last read is a minute old, and returns the thresholds.
+    /// Callers that come during a read wait for it. A read also replaces the waiting alerts of the
+    /// outbox, if there is one. If a read was not complete, the next one comes as soon as all alerts
+    /// that it found are closed.
+    pub(crate) async fn read_if_due(
         &self,
         client: &Client,
         settings: &Settings,
@@ -48,8 +50,8 @@ impl ThresholdsCache {
         deadline: Instant,
     ) -> Result<Arc<AlertRules>, WriteError> {
         let mut loaded = self.0.lock().await;
-        // True if all alerts of the last read are closed, which was not complete. The writes that
-        // closed them are so recent that only a consistent read is sure to show them.
+        // True if the last read was not complete, and all alerts that it found are closed. The writes
+        // that closed them are so recent that only a consistent read is sure to show them.
         let reads_on = outbox.is_some_and(Outbox::must_read_on);
         if let Some(Loaded { at, rules }) = &*loaded
             && at.elapsed() < MAX_AGE
