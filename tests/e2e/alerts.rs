@@ -15,11 +15,11 @@ use sluicegate_core::fixtures::name;
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{AlertSettings, Thresholds, WindowKind};
 use sluicegate_local::InProcess;
-use sluicegate_local::poller::{self, BatchSize, Duplicates, Poller, RecordedSource};
+use sluicegate_local::poller::{self, BatchSize, Poller};
 use sluicegate_processor::{Processor, Settings, Switch};
 use sluicegate_testkit::history::{BURST_MILLI, DAILY, History, Shape, WindowId};
 use sluicegate_testkit::usage::{read_outbox, read_usages};
-use sluicegate_testkit::{EngineKind, Fault, Proxy, RunningEngine};
+use sluicegate_testkit::{AtLeastOnce, EngineKind, Fault, Proxy, RecordedSource, RunningEngine};
 use tokio::sync::watch;
 
 use crate::support::{
@@ -143,11 +143,10 @@ async fn poll(processor: Processor, history: &History, seed: u64) {
     let function = InProcess::new(processor, Duration::from_secs(60));
     let settings = poller::Settings {
         batch_size: BatchSize::new(100).unwrap(),
-        duplicates: Some(Duplicates::seeded(seed)),
         ..poller::Settings::default()
     };
     let source = RecordedSource::new(history.records.clone());
-    Poller::new(source, function, settings).drain().await.unwrap();
+    Poller::new(source, AtLeastOnce::seeded(function, seed), settings).drain().await.unwrap();
 }
 
 /// Two functions on one stream, a few milliseconds apart, with claims that take a while.

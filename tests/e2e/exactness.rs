@@ -9,13 +9,13 @@ use aws_lambda_events::event::streams::{DynamoDbBatchItemFailure, DynamoDbEventR
 use serde_json::value::RawValue;
 use sluicegate_core::StreamRecord;
 use sluicegate_local::InProcess;
-use sluicegate_local::poller::{
-    Backoff, BatchSize, Duplicates, Handler, Poller, RecordedSource, Settings,
-};
+use sluicegate_local::poller::{Backoff, BatchSize, Handler, Poller, Settings};
 use sluicegate_processor::Processor;
 use sluicegate_testkit::history::{History, Shape};
 use sluicegate_testkit::usage::read_usages;
-use sluicegate_testkit::{EngineKind, Fault, Proxy, RunningEngine, engines_under_test};
+use sluicegate_testkit::{
+    AtLeastOnce, EngineKind, Fault, Proxy, RecordedSource, RunningEngine, engines_under_test,
+};
 
 use crate::support::{
     Records, acquire, acquire_of, acquires_of_limits, assert_exact, contains, deliver, hour_of,
@@ -64,7 +64,7 @@ async fn whole(kind: &EngineKind, history: &History, times: usize, seed: u64) {
     engine.stop().await;
 }
 
-/// Batches redelivered, overlapped and split by the poller, and replayed from random identifiers
+/// Batches redelivered, overlapped and split, and replayed from random identifiers
 /// that the function reports although it had counted everything.
 async fn misbehaving(kind: &EngineKind, history: &History, seed: u64) {
     let engine = RunningEngine::start(kind.clone()).await;
@@ -76,15 +76,13 @@ async fn misbehaving(kind: &EngineKind, history: &History, seed: u64) {
     };
     let settings = Settings {
         batch_size: BatchSize::new(history.records.len() / 30).unwrap(),
-        duplicates: Some(Duplicates::seeded(seed)),
         backoff: Backoff { first: Duration::ZERO, longest: Duration::ZERO },
-        ..Settings::default()
     };
     let source = RecordedSource::new(history.records.clone());
-    let mut poller = Poller::new(source, &function, settings);
-    let report = poller.drain().await.unwrap();
-    let reports = function.reports.load(Ordering::SeqCst);
-    assert!(reports > 0 && report.delivered > report.records, "{report:?}");
+    let delivery = AtLeastOnce::seeded(&function, seed);
+    Poller::new(source, &delivery, settings).drain().await.unwrap();
+    let (reports, delivered) = (function.reports.load(Ordering::SeqCst), delivery.delivered());
+    assert!(reports > 0 && delivered > history.records.len(), "{reports}, {delivered}");
     let found = read_usages(engine.client(), &table).await;
     assert_exact(&found, history, &format!("seed {seed}, misbehaving delivery"));
     engine.stop().await;
@@ -127,13 +125,11 @@ async fn two_processors_on_one_stream_count_once() {
         let table = engine.create_table().await;
         let run = async |seed| {
             let function = InProcess::new(processor(engine, &table), Duration::from_secs(60));
-            let settings = Settings {
-                batch_size: BatchSize::new(100).unwrap(),
-                duplicates: Some(Duplicates::seeded(seed)),
-                ..Settings::default()
-            };
+            let settings =
+                Settings { batch_size: BatchSize::new(100).unwrap(), ..Settings::default() };
             let source = RecordedSource::new(history.records.clone());
-            Poller::new(source, function, settings).drain().await.unwrap();
+            let delivery = AtLeastOnce::seeded(function, seed);
+            Poller::new(source, delivery, settings).drain().await.unwrap();
         };
         // Both from the trim horizon, as in a blue/green switch.
         tokio::join!(run(1), run(2));

@@ -13,10 +13,10 @@ use sluicegate::{
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_local::InProcess;
-use sluicegate_local::poller::{BatchSize, Duplicates, Poller, Settings as PollerSettings};
+use sluicegate_local::poller::{BatchSize, Poller, Settings as PollerSettings};
 use sluicegate_processor::{Processor, Settings};
 use sluicegate_testkit::usage::read_usages;
-use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
+use sluicegate_testkit::{AtLeastOnce, EngineKind, RunningEngine, engines_under_test};
 
 use crate::support::{T0, at, limiter, patient};
 
@@ -175,13 +175,11 @@ async fn a_limit_that_another_producer_began_keeps_its_count() {
 pub(crate) async fn check_windows(engine: &RunningEngine, name: &str, mut sums: Sums, seed: u64) {
     let processor = Processor::new(engine.client().clone(), Settings::new(name));
     let function = InProcess::new(processor, Duration::from_secs(60));
-    let settings = PollerSettings {
-        batch_size: BatchSize::new(100).unwrap(),
-        duplicates: Some(Duplicates::seeded(seed)),
-        ..PollerSettings::default()
-    };
-    let mut poller = Poller::new(engine.stream(name).await, function, settings);
-    let report = poller.drain().await.unwrap();
+    let settings =
+        PollerSettings { batch_size: BatchSize::new(100).unwrap(), ..PollerSettings::default() };
+    let delivery = AtLeastOnce::seeded(function, seed);
+    let mut poller = Poller::new(engine.stream(name).await, &delivery, settings);
+    poller.drain().await.unwrap();
     let usages = read_usages(engine.client(), name).await;
     sums.retain(|_, sum| *sum != 0);
     for kind in ["hour", "day"] {
@@ -194,5 +192,6 @@ pub(crate) async fn check_windows(engine: &RunningEngine, name: &str, mut sums: 
         found.retain(|_, sum| *sum != 0);
         assert_eq!(found, sums, "{kind} windows, seed {seed}");
     }
-    println!("{:?}: {} records, {} windows", engine.kind(), report.records, usages.len());
+    let (delivered, windows) = (delivery.delivered(), usages.len());
+    println!("{:?}: {delivered} records delivered, {windows} windows", engine.kind());
 }

@@ -61,7 +61,7 @@ impl Local {
         let engine = home.runtime()?.spawn(async move {
             // A dropped sender ends it, too.
             let ends = async { _ = ends.await };
-            engine.run_until(ends).await.map(drop)
+            engine.run_until(ends).await
         });
         let mut running = local.running();
         if running.is_some() {

@@ -1,7 +1,7 @@
 //! The differences between the reports of the embedded engine and those of DynamoDB.
 //!
 //! They are in one place, so that workarounds for fixed differences are dropped together; a test of
-//! the stream source (`poller::stream_tests`) detects a new version that fixes one. Known, and
+//! the stream source (`tests/poller/stream.rs`) detects a new version that fixes one. Known, and
 //! without a workaround here: a write that changes nothing still emits a MODIFY, the open shard
 //! reports an `EndingSequenceNumber` (which is never read), and ARNs carry the region `dynoxide`
 //! and a stream label of epoch seconds instead of an ISO time.

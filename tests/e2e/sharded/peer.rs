@@ -13,10 +13,10 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sluicegate_local::InProcess;
-use sluicegate_local::poller::{BatchSize, Duplicates, Handler, Poller, Settings};
+use sluicegate_local::poller::{BatchSize, Handler, Poller, Settings};
 use sluicegate_processor::HandleError;
 use sluicegate_testkit::usage::read_usages;
-use sluicegate_testkit::{EngineKind, RunningEngine};
+use sluicegate_testkit::{AtLeastOnce, EngineKind, RunningEngine};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
@@ -140,12 +140,9 @@ async fn grants_of_four_processes_are_the_windows_beside_their_aggregator() {
         kept: Mutex::default(),
         deliveries: AtomicUsize::new(0),
     };
-    let settings = Settings {
-        batch_size: BatchSize::new(50).unwrap(),
-        duplicates: Some(Duplicates::seeded(17)),
-        ..Settings::default()
-    };
-    let mut poller = Poller::new(engine.stream(TABLE).await, &both, settings);
+    let settings = Settings { batch_size: BatchSize::new(50).unwrap(), ..Settings::default() };
+    let delivery = AtLeastOnce::seeded(&both, 17);
+    let mut poller = Poller::new(engine.stream(TABLE).await, delivery, settings);
 
     let producers =
         (0..PRODUCERS).map(async |_| run(command(&engine, "produce").arg(&requests)).await);

@@ -89,7 +89,7 @@ async fn serve(
     };
     tokio::select! {
         ended = local.run_until(shutdown) => {
-            ended.map(drop).map_err(|error| CliError::Store(match error {
+            ended.map_err(|error| CliError::Store(match error {
                 Error::Stalled { .. } => format!(
                     "{}; make room on the disk: the next start with the same --data counts the rest",
                     chain(&error)

@@ -57,7 +57,7 @@ impl OpenStore {
         let client = client::dynamodb(&local.endpoint_url());
         let limiter = limiter(DynamoStore::new(client, options.table()), config)?;
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(async move { local.run_until(stopped.map(drop)).await.map(drop) });
+        let task = tokio::spawn(local.run_until(stopped.map(drop)));
         Ok(Self { limiter, embedded: Some(RunningLoop { stop, task }) })
     }
 }

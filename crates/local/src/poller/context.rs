@@ -1,4 +1,4 @@
-//! The state that the workers of a run share, and the report over all runs of a poller.
+//! The state that the workers of a run share.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,21 +17,6 @@ use crate::Error;
 /// Records have the time at which they were made in whole seconds.
 const CREATED_ROUNDING: Duration = Duration::from_secs(1);
 
-/// The work of a poller, over all its runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Records that are done.
-    pub records: u64,
-    /// Calls of the handler.
-    pub invocations: u64,
-    /// Records in those calls, repeated ones included.
-    pub delivered: u64,
-    /// Calls after a call that failed in part or as a whole.
-    pub retries: u64,
-    /// Position after the last record done, per shard.
-    pub checkpoints: Checkpoints,
-}
-
 /// Says if a run ends at the end of the shards or waits there for more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -44,7 +29,7 @@ pub(super) struct Context<'a, S, H> {
     pub(super) source: &'a S,
     pub(super) handler: &'a H,
     pub(super) settings: &'a Settings,
-    pub(super) progress: &'a Mutex<Report>,
+    pub(super) checkpoints: &'a Mutex<Checkpoints>,
     pub(super) mode: Mode,
     /// The time at which the run began, by two clocks.
     pub(super) begin: (SystemTime, Instant),
@@ -103,7 +88,7 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
     }
 }
 
-/// A poisoned report is still a report: it is only ever added to.
-pub(super) fn lock(progress: &Mutex<Report>) -> MutexGuard<'_, Report> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
+/// Poisoned checkpoints are still right: each is replaced as a whole.
+pub(super) fn lock(checkpoints: &Mutex<Checkpoints>) -> MutexGuard<'_, Checkpoints> {
+    checkpoints.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,8 +3,7 @@
 //! Records are delivered per shard in order, one batch at a time; parents before their children;
 //! different shards concurrently. A batch counts as done only when the handler said so, and only
 //! then the shard's checkpoint moves past it: however the poller ends, nothing is lost and the rest
-//! is delivered again. With [`Duplicates`] it misbehaves as at-least-once delivery may,
-//! reproducibly.
+//! is delivered again.
 //!
 //! A batch that fails as a whole is halved, and what fails is delivered again without end: no record
 //! is given up. Other features of Lambda (batching and tumbling windows, filters, parallelisation
@@ -12,20 +11,12 @@
 
 mod batch;
 mod context;
-mod duplicates;
 mod handler;
 mod record;
-mod recorded;
 mod settings;
 mod shard;
 mod source;
 mod stream;
-#[cfg(test)]
-mod stream_tests;
-#[cfg(test)]
-mod testing;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -36,11 +27,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub use context::Report;
 pub use handler::Handler;
-pub use record::to_lambda_record;
-pub use recorded::{RecordedShard, RecordedSource};
-pub use settings::{Backoff, BatchSize, Duplicates, Settings};
+pub use settings::{Backoff, BatchSize, Settings};
 pub use source::{Checkpoints, Page, Position, Record, Shard, Source};
 pub use stream::StreamSource;
 
@@ -51,6 +39,8 @@ use shard::{Outcome, Worker};
 /// The interval at which a poller that follows a stream looks for new shards. The children of a
 /// shard that ended are looked for at once.
 const LISTING_INTERVAL: Duration = Duration::from_secs(30);
+/// The pause between reads of an idle stream: usage should be visible well within a second.
+const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Feeds the records of a source to a handler.
 pub struct Poller<S, H> {
@@ -58,7 +48,7 @@ pub struct Poller<S, H> {
     handler: H,
     settings: Settings,
     /// Updated by every batch, so that it holds even if a run is dropped halfway.
-    progress: Mutex<Report>,
+    checkpoints: Mutex<Checkpoints>,
     /// Shards that were read to their end; their children may start.
     finished: BTreeSet<String>,
 }
@@ -66,35 +56,19 @@ pub struct Poller<S, H> {
 impl<S: Source, H: Handler> Poller<S, H> {
     /// A poller that starts at the oldest record of every shard.
     pub fn new(source: S, handler: H, settings: Settings) -> Self {
-        Self {
-            source,
-            handler,
-            settings,
-            progress: Mutex::new(Report::default()),
-            finished: BTreeSet::new(),
-        }
+        Self { source, handler, settings, checkpoints: Mutex::default(), finished: BTreeSet::new() }
     }
 
     /// Starts after these checkpoints instead, for the shards that have one.
     #[must_use]
     pub fn starting_after(self, checkpoints: Checkpoints) -> Self {
-        lock(&self.progress).checkpoints = checkpoints;
+        *lock(&self.checkpoints) = checkpoints;
         self
     }
 
     /// Position after the last record done, per shard.
     pub fn checkpoints(&self) -> Checkpoints {
-        lock(&self.progress).checkpoints.clone()
-    }
-
-    /// The work done so far.
-    pub fn report(&self) -> Report {
-        lock(&self.progress).clone()
-    }
-
-    /// The handler.
-    pub fn handler(&self) -> &H {
-        &self.handler
+        lock(&self.checkpoints).clone()
     }
 
     /// Polls until every shard is at its end: a closed one read to the end, an open one up to the
@@ -102,7 +76,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
     ///
     /// # Errors
     /// The errors of the source.
-    pub async fn drain(&mut self) -> Result<Report, Error> {
+    pub async fn drain(&mut self) -> Result<(), Error> {
         self.drain_until(std::future::pending()).await
     }
 
@@ -114,27 +88,15 @@ impl<S: Source, H: Handler> Poller<S, H> {
     pub async fn drain_until(
         &mut self,
         shutdown: impl Future<Output = ()> + Send,
-    ) -> Result<Report, Error> {
+    ) -> Result<(), Error> {
         self.run_in(Mode::Drain, shutdown).await
-    }
-
-    /// Polls until `shutdown` resolves, then lets calls in flight finish and returns. If the source
-    /// fails, it is asked again.
-    ///
-    /// # Errors
-    /// None at present: a source that fails is asked again.
-    pub async fn run_until(
-        &mut self,
-        shutdown: impl Future<Output = ()> + Send,
-    ) -> Result<Report, Error> {
-        self.run_in(Mode::Follow, shutdown).await
     }
 
     async fn run_in(
         &mut self,
         mode: Mode,
         shutdown: impl Future<Output = ()> + Send,
-    ) -> Result<Report, Error> {
+    ) -> Result<(), Error> {
         let (signal, stop) = watch::channel(false);
         let mut run = pin!(self.run(mode, stop));
         tokio::select! {
@@ -144,9 +106,9 @@ impl<S: Source, H: Handler> Poller<S, H> {
         run.await
     }
 
-    /// As [`run_until`](Self::run_until), for `duration` at most. Returns true if it should
-    /// continue, and false if `shutdown` resolved. Between two turns no call of the handler is in
-    /// flight.
+    /// Polls for `duration`, or until `shutdown` resolves, and waits for records that are not there
+    /// yet; then lets calls in flight finish. Returns true if it should continue, and false if
+    /// `shutdown` resolved. Between two turns no call of the handler is in flight.
     ///
     /// # Errors
     /// None at present: a source that fails is asked again.
@@ -162,22 +124,22 @@ impl<S: Source, H: Handler> Poller<S, H> {
                 () = tokio::time::sleep(duration) => {}
             }
         };
-        self.run_until(turn).await?;
+        self.run_in(Mode::Follow, turn).await?;
         Ok(goes_on)
     }
 
-    async fn run(&mut self, mode: Mode, stop: watch::Receiver<bool>) -> Result<Report, Error> {
-        let Self { source, handler, settings, progress, finished } = self;
+    async fn run(&mut self, mode: Mode, stop: watch::Receiver<bool>) -> Result<(), Error> {
+        let Self { source, handler, settings, checkpoints, finished } = self;
         let begin = (SystemTime::now(), Instant::now());
-        let context = Context { source, handler, settings, progress, mode, begin, stop };
+        let context = Context { source, handler, settings, checkpoints, mode, begin, stop };
         let mut active = BTreeSet::new();
         let mut turns = FuturesUnordered::new();
         let mut next_listing = Instant::now();
         loop {
             if Instant::now() >= next_listing && !context.stopping() {
                 for shard in context.startable(finished, &active).await? {
-                    let start = lock(progress).checkpoints.get(&shard.id).cloned();
-                    let worker = Worker::new(&shard, start, settings);
+                    let start = lock(checkpoints).get(&shard.id).cloned();
+                    let worker = Worker::new(&shard, start);
                     active.insert(shard.id);
                     turns.push(worker.turn(&context, Duration::ZERO));
                 }
@@ -185,10 +147,10 @@ impl<S: Source, H: Handler> Poller<S, H> {
             }
             let Some(turn) = turns.next().await else {
                 if mode == Mode::Drain || context.stopping() {
-                    return Ok(lock(progress).clone());
+                    return Ok(());
                 }
                 // A stream that has no shard yet.
-                context.pause(settings.idle_interval).await;
+                context.pause(IDLE_INTERVAL).await;
                 next_listing = Instant::now();
                 continue;
             };
@@ -196,7 +158,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
             match (outcome, mode) {
                 (Outcome::Delivered, _) => turns.push(worker.turn(&context, Duration::ZERO)),
                 (Outcome::CaughtUp, Mode::Follow) => {
-                    turns.push(worker.turn(&context, settings.idle_interval));
+                    turns.push(worker.turn(&context, IDLE_INTERVAL));
                 }
                 (Outcome::Ended, _) => {
                     finished.insert(worker.into_shard());

@@ -58,7 +58,7 @@ struct UserIdentity<'a> {
 ///
 /// # Errors
 /// The serialiser's error; no record of the SDK is known to cause one.
-pub fn to_lambda_record(
+pub(super) fn to_lambda_record(
     record: types::Record,
     stream_arn: &str,
 ) -> Result<Box<RawValue>, serde_json::Error> {

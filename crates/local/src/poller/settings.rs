@@ -58,39 +58,13 @@ impl Backoff {
     }
 }
 
-/// The frequencies of the faults that at-least-once delivery allows, in percent of the batches; 100
-/// and above is always. The same seed over the same records makes the same choices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Duplicates {
-    /// Seed of the choices; each shard derives its own from it.
-    pub seed: u64,
-    /// After a batch succeeded, go back to one of the last few and deliver from there again.
-    pub redeliver_percent: u8,
-    /// Begin a batch with the last records of the one before.
-    pub overlap_percent: u8,
-    /// Cut a batch short at a random record.
-    pub split_percent: u8,
-}
-
-impl Duplicates {
-    /// Each fault in one of four batches.
-    #[must_use]
-    pub fn seeded(seed: u64) -> Self {
-        Self { seed, redeliver_percent: 25, overlap_percent: 25, split_percent: 25 }
-    }
-}
-
-/// The settings of a poller: its batches, its retries, its misbehaviour.
+/// The settings of a poller: its batches and its retries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The most records in a batch. A batch is also cut at Lambda's 6 MB of payload.
     pub batch_size: BatchSize,
     /// Waits between attempts.
     pub backoff: Backoff,
-    /// Deliver more than once, on purpose.
-    pub duplicates: Option<Duplicates>,
-    /// The wait of a run that follows the stream before it reads an empty shard again.
-    pub idle_interval: Duration,
 }
 
 impl Default for Settings {
@@ -101,8 +75,26 @@ impl Default for Settings {
                 first: Duration::from_millis(100),
                 longest: Duration::from_secs(10),
             },
-            duplicates: None,
-            idle_interval: Duration::from_millis(200),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_size_is_1_to_10_000() {
+        assert!(BatchSize::new(0).is_err());
+        assert!(BatchSize::new(10_001).is_err());
+        assert_eq!(BatchSize::new(10_000).unwrap().get(), 10_000);
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let backoff =
+            Backoff { first: Duration::from_millis(100), longest: Duration::from_millis(350) };
+        let waits: Vec<_> = [1, 2, 3, 200].map(|n| backoff.after(n).as_millis()).into();
+        assert_eq!(waits, [100, 200, 350, 350]);
     }
 }

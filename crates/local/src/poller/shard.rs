@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::context::{Context, Mode, lock};
-use super::duplicates::Faults;
 use super::handler::Handler;
-use super::settings::Settings;
 use super::source::{Position, Record, Shard, Source};
 use crate::{BoxError, Error};
 
@@ -47,7 +45,6 @@ pub(super) struct Worker {
     is_past_begin: bool,
     /// See [`Context::is_after_begin`].
     behind_s: f64,
-    faults: Option<Faults>,
 }
 
 /// A part of a batch that is still to be delivered.
@@ -59,7 +56,7 @@ struct Stretch {
 }
 
 impl Worker {
-    pub(super) fn new(shard: &Shard, start: Option<Position>, settings: &Settings) -> Self {
+    pub(super) fn new(shard: &Shard, start: Option<Position>) -> Self {
         Self {
             shard: shard.id.clone(),
             read_to: start,
@@ -68,7 +65,6 @@ impl Worker {
             ended: false,
             is_past_begin: false,
             behind_s: 0.0,
-            faults: settings.duplicates.map(|duplicates| Faults::new(duplicates, &shard.id)),
         }
     }
 
@@ -76,7 +72,7 @@ impl Worker {
         self.shard
     }
 
-    /// After a pause, delivers one batch, with all repetitions.
+    /// After a pause, delivers one batch.
     pub(super) async fn turn<S: Source, H: Handler>(
         mut self,
         context: &Context<'_, S, H>,
@@ -95,21 +91,12 @@ impl Worker {
         if context.stopping() {
             return Ok((self, Outcome::Stopped));
         }
-        let Some(batch) = self.cut(context.settings) else {
+        let Some(batch) = self.cut(context.settings.batch_size.get()) else {
             let outcome = if self.ended { Outcome::Ended } else { Outcome::CaughtUp };
             return Ok((self, outcome));
         };
-        let mut deliveries = VecDeque::from([batch]);
-        while let Some(batch) = deliveries.pop_front() {
-            if !self.deliver(&batch, context).await {
-                return Ok((self, Outcome::Stopped));
-            }
-            // A redelivery is not noted again, or it might never end.
-            if let Some(faults) = self.faults.as_mut().filter(|_| batch.fresh_from < batch.len()) {
-                deliveries.extend(faults.succeeded(batch));
-            }
-        }
-        Ok((self, Outcome::Delivered))
+        let is_done = self.deliver(&batch, context).await;
+        Ok((self, if is_done { Outcome::Delivered } else { Outcome::Stopped }))
     }
 
     /// Reads until a batch is full, or there are no more records.
@@ -148,29 +135,17 @@ impl Worker {
     }
 
     /// Takes the next batch from the records that were read.
-    fn cut(&mut self, settings: &Settings) -> Option<Batch> {
-        if self.buffer.is_empty() {
-            return None;
-        }
-        let batch_size = settings.batch_size.get();
-        let repeated = match &mut self.faults {
-            Some(faults) => faults.overlap(batch_size),
-            None => Vec::new(),
-        };
-        let mut bytes: usize = repeated.iter().map(|record| record.json.get().len()).sum();
-        let mut take = 0;
-        for record in self.buffer.iter().take(batch_size - repeated.len()) {
+    fn cut(&mut self, batch_size: usize) -> Option<Batch> {
+        let (mut count, mut bytes) = (0, 0);
+        for record in self.buffer.iter().take(batch_size) {
             bytes += record.json.get().len();
             // One record always fits: DynamoDB's items end at 400 KB.
-            if take > 0 && bytes > PAYLOAD_BYTES_MAX {
+            if count > 0 && bytes > PAYLOAD_BYTES_MAX {
                 break;
             }
-            take += 1;
+            count += 1;
         }
-        if let Some(faults) = &mut self.faults {
-            take = faults.split(take);
-        }
-        Some(Batch::new(repeated, self.buffer.drain(..take)))
+        (count > 0).then(|| Batch::new(self.buffer.drain(..count)))
     }
 
     /// Delivers a batch until all of it is done; `false` if the run was stopped before that.
@@ -180,58 +155,38 @@ impl Worker {
         context: &Context<'_, S, H>,
     ) -> bool {
         // A stack whose top is the earliest stretch: nothing overtakes a record that failed.
-        let mut stretches = vec![Stretch { first: 0, end: batch.len(), attempts: 0 }];
-        let mut retrying = false;
+        let mut stretches = vec![Stretch { first: 0, end: batch.payloads.len(), attempts: 0 }];
         while let Some(Stretch { first, end, attempts }) = stretches.pop() {
             if context.stopping() {
                 return false;
             }
-            {
-                let mut progress = lock(context.progress);
-                progress.invocations += 1;
-                progress.delivered += u64::try_from(end - first).unwrap_or(u64::MAX);
-                progress.retries += u64::from(retrying);
-            }
             let answer = context.handler.handle(&batch.payloads[first..end]).await;
-            let (failed_from, failed_whole) = match answer {
-                Ok(response) => match batch.failed_from(first, end, &response) {
-                    None => {
-                        self.commit(batch, first, end, context);
-                        retrying = false;
-                        continue;
-                    }
-                    Some(index) => (index, false),
-                },
+            let (done, failed_whole) = match answer {
+                Ok(response) => (batch.done_until(first, end, &response), false),
                 Err(error) => {
                     let error: BoxError = error.into();
                     tracing::warn!(%error, shard = self.shard, "batch failed; delivering it again");
                     (first, true)
                 }
             };
-            retrying = true;
-            self.commit(batch, first, failed_from, context);
+            if done > first {
+                let checkpoint = batch.positions[done - 1].clone();
+                lock(context.checkpoints).insert(self.shard.clone(), checkpoint);
+            }
+            if done == end {
+                continue;
+            }
             // A partial answer names the record to continue from, so it is not halved.
-            if failed_whole && end - failed_from > 1 {
-                let middle = failed_from + (end - failed_from) / 2;
+            if failed_whole && end - first > 1 {
+                let middle = first + (end - first) / 2;
                 stretches.push(Stretch { first: middle, end, attempts: 0 });
-                stretches.push(Stretch { first: failed_from, end: middle, attempts: 0 });
+                stretches.push(Stretch { first, end: middle, attempts: 0 });
             } else {
-                let attempts = if failed_from > first { 1 } else { attempts + 1 };
+                let attempts = if done > first { 1 } else { attempts + 1 };
                 context.pause(context.settings.backoff.after(attempts)).await;
-                stretches.push(Stretch { first: failed_from, end, attempts });
+                stretches.push(Stretch { first: done, end, attempts });
             }
         }
         true
-    }
-
-    /// Moves the checkpoint past `first..end`, as far as those records are new.
-    fn commit<S, H>(&self, batch: &Batch, first: usize, end: usize, context: &Context<'_, S, H>) {
-        let fresh_first = first.max(batch.fresh_from);
-        if end <= fresh_first {
-            return;
-        }
-        let mut progress = lock(context.progress);
-        progress.records += u64::try_from(end - fresh_first).unwrap_or(u64::MAX);
-        progress.checkpoints.insert(self.shard.clone(), batch.position(end - 1).clone());
     }
 }

@@ -1,10 +1,9 @@
 //! Sources of records: shards, each an ordered log that is read page by page.
 //!
-//! A position belongs to its source and is opaque to the poller. The list of a recorded stream may
-//! hold a sequence number twice, or a record without one, and must still be read in order.
+//! The order is the source's: the poller compares no positions, it only finds the record that a
+//! handler names.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -22,28 +21,21 @@ pub struct Shard {
     pub is_closed: bool,
 }
 
-/// A place in a shard: just after some record. A sequence number for a real stream, a count of
-/// records for a recorded one.
+/// A place in a shard, just after the record with this sequence number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Position(String);
 
 impl Position {
-    /// A position in its source's format.
-    pub fn new(position: impl Into<String>) -> Self {
-        Self(position.into())
+    /// The position after a record.
+    pub fn new(sequence_number: impl Into<String>) -> Self {
+        Self(sequence_number.into())
     }
 
-    /// The position in its source's format.
+    /// The sequence number of the record before it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -55,8 +47,6 @@ pub type Checkpoints = BTreeMap<String, Position>;
 pub struct Record {
     /// The place just after it.
     pub position: Position,
-    /// Its sequence number; a recorded event may lack one.
-    pub sequence_number: Option<String>,
     /// The record as Lambda hands it to a function.
     pub json: Box<RawValue>,
 }
@@ -70,7 +60,7 @@ pub struct Page {
     pub ended: bool,
 }
 
-/// A stream, real or recorded.
+/// A stream.
 pub trait Source: Send + Sync {
     /// Every shard that exists now, in any order.
     fn shards(&self) -> impl Future<Output = Result<Vec<Shard>, Error>> + Send;
@@ -83,19 +73,4 @@ pub trait Source: Send + Sync {
         after: Option<&Position>,
         limit: usize,
     ) -> impl Future<Output = Result<Page, Error>> + Send;
-}
-
-impl<S: Source> Source for &S {
-    fn shards(&self) -> impl Future<Output = Result<Vec<Shard>, Error>> + Send {
-        S::shards(self)
-    }
-
-    fn read(
-        &self,
-        shard: &str,
-        after: Option<&Position>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Page, Error>> + Send {
-        S::read(self, shard, after, limit)
-    }
 }

@@ -117,8 +117,7 @@ impl StreamSource {
                 .to_owned();
             let json = to_lambda_record(record, &self.stream_arn)
                 .map_err(|error| failed("GetRecords", shard)(error))?;
-            let position = Position::new(sequence_number.clone());
-            Ok(Record { position, sequence_number: Some(sequence_number), json })
+            Ok(Record { position: Position::new(sequence_number), json })
         };
         records.into_iter().map(convert).collect()
     }

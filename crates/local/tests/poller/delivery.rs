@@ -5,43 +5,28 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::testing::{Answer, Script, id, number, record, records, settings};
-use super::*;
+use sluicegate_local::Error;
+use sluicegate_local::poller::{Backoff, Page, Poller, Position, Record, Settings, Shard, Source};
+use sluicegate_testkit::RecordedSource;
+use tokio::time::Instant;
 
-fn shard(
-    shard_id: &str,
-    parent: Option<&str>,
-    numbers: std::ops::RangeInclusive<u64>,
-) -> RecordedShard {
-    RecordedShard { id: shard_id.into(), parent: parent.map(Into::into), records: records(numbers) }
-}
+use crate::script::{Answer, Script, id, number, record, records, settings};
 
-#[test]
-fn a_batch_size_is_1_to_10_000() {
-    assert!(BatchSize::new(0).is_err());
-    assert!(BatchSize::new(10_001).is_err());
-    assert_eq!(BatchSize::new(10_000).unwrap().get(), 10_000);
-}
-
-#[test]
-fn waits_double_up_to_the_longest() {
-    let backoff =
-        Backoff { first: Duration::from_millis(100), longest: Duration::from_millis(350) };
-    let waits: Vec<_> = [1, 2, 3, 200].map(|n| backoff.after(n).as_millis()).into();
-    assert_eq!(waits, [100, 200, 350, 350]);
+/// The position after record `number`.
+fn after(number: u64) -> Position {
+    Position::new(id(number).unwrap())
 }
 
 #[tokio::test]
 async fn batches_are_full_and_in_order() {
     let source = RecordedSource::new(records(1..=7));
-    let mut poller = Poller::new(source, Script::new(|_| Answer::Done), settings(3));
-    let report = poller.drain().await.unwrap();
-    assert_eq!(poller.handler().batches(), [vec![1, 2, 3], vec![4, 5, 6], vec![7]]);
-    assert_eq!((report.records, report.invocations, report.retries), (7, 3, 0));
-    assert_eq!(report.checkpoints, poller.checkpoints());
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(source, &handler, settings(3));
+    poller.drain().await.unwrap();
+    assert_eq!(handler.batches(), [vec![1, 2, 3], vec![4, 5, 6], vec![7]]);
+    assert_eq!(poller.checkpoints()[RecordedSource::SHARD_ID], after(7));
 }
 
 #[tokio::test]
@@ -52,19 +37,18 @@ async fn a_batch_ends_before_the_payload_limit() {
         serde_json::value::to_raw_value(&json).unwrap()
     };
     let source = RecordedSource::new(vec![large(1), large(2), record(3)]);
-    let mut poller = Poller::new(source, Script::new(|_| Answer::Done), settings(100));
-    poller.drain().await.unwrap();
-    assert_eq!(poller.handler().batches(), [vec![1], vec![2, 3]]);
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    Poller::new(source, &handler, settings(100)).drain().await.unwrap();
+    assert_eq!(handler.batches(), [vec![1], vec![2, 3]]);
 }
 
 #[tokio::test]
 async fn children_start_when_their_parent_is_done_and_strangers_are_not_waited_for() {
-    let source = RecordedSource::with_shards(vec![
-        shard("child-a", Some("parent"), 10..=12),
-        shard("grandchild", Some("child-a"), 20..=21),
-        shard("parent", Some("trimmed long ago"), 1..=5),
-        shard("child-b", Some("parent"), 30..=31),
-    ]);
+    let source = RecordedSource::default()
+        .with_shard("child-a", Some("parent"), records(10..=12))
+        .with_shard("grandchild", Some("child-a"), records(20..=21))
+        .with_shard("parent", Some("trimmed long ago"), records(1..=5))
+        .with_shard("child-b", Some("parent"), records(30..=31));
     // The parent fails at first, so that a child that does not wait would overtake it.
     let stumbles = AtomicU32::new(0);
     let handler = Script::new(|batch: &[u64]| {
@@ -72,7 +56,10 @@ async fn children_start_when_their_parent_is_done_and_strangers_are_not_waited_f
         if stumbles_now { Answer::Failed(vec![id(3)]) } else { Answer::Done }
     });
     let mut poller = Poller::new(source, &handler, settings(2));
-    assert_eq!(poller.drain().await.unwrap().records, 12);
+    poller.drain().await.unwrap();
+    let done = poller.checkpoints();
+    let ends = [("child-a", 12), ("child-b", 31), ("grandchild", 21), ("parent", 5)];
+    assert!(done.into_iter().eq(ends.map(|(id, last)| (id.to_owned(), after(last)))));
     let batches = handler.batches();
     let at = |batch: &[u64]| batches.iter().rposition(|b| b == batch).unwrap();
     assert!(at(&[5]) < at(&[10, 11]) && at(&[5]) < at(&[30, 31]));
@@ -87,10 +74,9 @@ async fn a_partial_failure_starts_again_at_the_lowest_identifier() {
         1 => Answer::Failed(vec![id(4)]),
         _ => Answer::Done,
     });
-    let mut poller = Poller::new(RecordedSource::new(records(1..=5)), handler, settings(100));
-    let report = poller.drain().await.unwrap();
-    assert_eq!(poller.handler().batches(), [vec![1, 2, 3, 4, 5], vec![3, 4, 5], vec![4, 5]]);
-    assert_eq!((report.records, report.delivered, report.retries), (5, 10, 2));
+    let source = RecordedSource::new(records(1..=5));
+    Poller::new(source, &handler, settings(100)).drain().await.unwrap();
+    assert_eq!(handler.batches(), [vec![1, 2, 3, 4, 5], vec![3, 4, 5], vec![4, 5]]);
 }
 
 #[tokio::test]
@@ -114,12 +100,11 @@ async fn halving_isolates_a_poison_record() {
         _ if batch.contains(&6) => Answer::Error,
         _ => Answer::Done,
     });
-    let mut poller = Poller::new(RecordedSource::new(records(1..=8)), handler, settings(8));
-    let report = poller.drain().await.unwrap();
+    let source = RecordedSource::new(records(1..=8));
+    Poller::new(source, &handler, settings(8)).drain().await.unwrap();
     let expected: [&[u64]; 7] =
         [&[1, 2, 3, 4, 5, 6, 7, 8], &[1, 2, 3, 4], &[5, 6, 7, 8], &[5, 6], &[5], &[6], &[7, 8]];
-    assert_eq!(poller.handler().batches(), expected);
-    assert_eq!(report.records, 8);
+    assert_eq!(handler.batches(), expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,14 +118,14 @@ async fn a_stopped_poller_starts_again_before_the_record_that_stopped_it() {
         );
     let hour = Duration::from_secs(3_600);
     let slow = Settings { backoff: Backoff { first: hour, longest: hour }, ..settings(4) };
-    let mut poller = Poller::new(&source, &poisoned, slow);
-    poller.run_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
+    let mut poller = Poller::new(source.clone(), &poisoned, slow);
+    assert!(poller.turn(Duration::from_secs(1), std::future::pending()).await.unwrap());
 
     // Checkpoints survive serialisation.
     let written = serde_json::to_string(&poller.checkpoints()).unwrap();
     let checkpoints = serde_json::from_str(&written).unwrap();
     let cured = Script::new(|_: &[u64]| Answer::Done);
-    let mut poller = Poller::new(&source, &cured, settings(4)).starting_after(checkpoints);
+    let mut poller = Poller::new(source, &cured, settings(4)).starting_after(checkpoints);
     poller.drain().await.unwrap();
     assert_eq!(cured.batches(), [vec![5, 6, 7, 8], vec![9]]);
 }
@@ -160,38 +145,17 @@ async fn retries_go_on_for_ever_with_growing_waits() {
         backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
         ..settings(2)
     };
-    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), handler, settings);
-    let report = poller.drain().await.unwrap();
-    assert_eq!(report.records, 2);
-    assert!((1_440..1_450).contains(&report.retries), "{}", report.retries);
-}
-
-#[tokio::test]
-async fn records_are_delivered_as_recorded_even_if_doubled_or_odd() {
-    let odd = RawValue::from_string(r#"{"dynamodb": 7}"#.into()).unwrap();
-    let source = RecordedSource::new(vec![record(2), record(1), odd, record(2)]);
-    let seen = Mutex::new(0);
-    struct Counter<'a>(&'a Mutex<usize>);
-    impl Handler for Counter<'_> {
-        type Error = crate::BoxError;
-        async fn handle(
-            &self,
-            records: &[Box<RawValue>],
-        ) -> Result<DynamoDbEventResponse, Self::Error> {
-            *self.0.lock().unwrap() += records.len();
-            Ok(DynamoDbEventResponse::default())
-        }
-    }
-    let mut poller = Poller::new(source, Counter(&seen), settings(1));
-    assert_eq!(poller.drain().await.unwrap().records, 4);
-    assert_eq!(*seen.lock().unwrap(), 4);
+    let source = RecordedSource::new(records(1..=2));
+    Poller::new(source, &handler, settings).drain().await.unwrap();
+    let retries = handler.batches().len() - 1;
+    assert!((1_440..1_450).contains(&retries), "{retries}");
 }
 
 /// An open shard to which records are added while it is read.
 #[derive(Default)]
 struct Growing(Mutex<VecDeque<Box<RawValue>>>);
 
-impl Source for Growing {
+impl Source for &Growing {
     async fn shards(&self) -> Result<Vec<Shard>, Error> {
         Ok(vec![Shard { id: "open".into(), parent: None, is_closed: false }])
     }
@@ -201,14 +165,18 @@ impl Source for Growing {
         let take = limit.min(waiting.len());
         let records = waiting
             .drain(..take)
-            .map(|json| Record {
-                position: Position::new(number(&json).to_string()),
-                sequence_number: id(number(&json)),
-                json,
-            })
+            .map(|json| Record { position: after(number(&json)), json })
             .collect();
         Ok(Page { records, ended: false })
     }
+}
+
+#[tokio::test]
+async fn records_are_delivered_as_read_even_if_doubled_or_out_of_order() {
+    let source = Growing(Mutex::new(records([2, 1, 2, 2]).into()));
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    Poller::new(&source, &handler, settings(1)).drain().await.unwrap();
+    assert_eq!(handler.batches(), [[2], [1], [2], [2]]);
 }
 
 /// An open shard whose writers never pause: each read takes a second and finds a record that was
@@ -227,7 +195,7 @@ impl Busy {
 
 impl Source for Busy {
     async fn shards(&self) -> Result<Vec<Shard>, Error> {
-        Growing::default().shards().await
+        (&Growing::default()).shards().await
     }
 
     async fn read(&self, _: &str, _: Option<&Position>, _: usize) -> Result<Page, Error> {
@@ -240,8 +208,7 @@ impl Source for Busy {
             "SequenceNumber": id(number), "ApproximateCreationDateTime": created_s,
         });
         let json = to_raw_value(&serde_json::json!({"dynamodb": change})).unwrap();
-        let position = Position::new(number.to_string());
-        let record = Record { position, sequence_number: id(number), json };
+        let record = Record { position: after(number), json };
         Ok(Page { records: vec![record], ended: false })
     }
 }
@@ -253,9 +220,11 @@ async fn a_drain_ends_beside_writers_that_never_pause() {
         let handler = Script::new(|_: &[u64]| Answer::Done);
         let mut poller = Poller::new(Busy::new(ahead_s), &handler, settings(1));
         let drained = tokio::time::timeout(Duration::from_secs(60), poller.drain()).await;
-        let report = drained.expect("it ends").unwrap();
-        assert!(records.contains(&report.records), "{ahead_s}: {report:?}");
-        assert_eq!(report.records, handler.batches().len() as u64, "what was read is delivered");
+        drained.expect("it ends").unwrap();
+        let delivered = handler.batches();
+        assert!(records.contains(&delivered.len()), "{ahead_s}: {delivered:?}");
+        let last = after(delivered.concat().pop().unwrap());
+        assert_eq!(poller.checkpoints()["open"], last, "what was read is delivered");
     }
 }
 
@@ -284,21 +253,25 @@ async fn shutting_down_cuts_a_retry_short_and_keeps_what_is_done() {
     let hour = Duration::from_secs(3_600);
     let settings = Settings { backoff: Backoff { first: hour, longest: hour }, ..settings(2) };
     let start = tokio::time::Instant::now();
-    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), &handler, settings.clone());
-    let report = poller.run_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
-    assert_eq!(report.records, 1);
+    let source = RecordedSource::new(records(1..=2));
+    let mut poller = Poller::new(source.clone(), &handler, settings.clone());
+    let shutdown = tokio::time::sleep(Duration::from_secs(1));
+    assert!(!poller.turn(hour, shutdown).await.unwrap());
+    assert_eq!(poller.checkpoints()[RecordedSource::SHARD_ID], after(1));
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 
     // A drain whose deliveries fail for ever ends as well.
-    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), &handler, settings);
-    let report = poller.drain_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
-    assert_eq!((report.records, start.elapsed()), (1, Duration::from_secs(2)));
+    let mut poller = Poller::new(source, &handler, settings);
+    poller.drain_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
+    assert_eq!(poller.checkpoints()[RecordedSource::SHARD_ID], after(1));
+    assert_eq!(start.elapsed(), Duration::from_secs(2));
 }
 
 #[tokio::test]
 async fn a_poller_can_run_in_a_task_of_its_own() {
     let handler = Script::new(|_: &[u64]| Answer::Done);
     let mut poller = Poller::new(RecordedSource::new(records(1..=3)), handler, settings(3));
-    let run = async move { poller.drain().await.map(|_| poller.handler().batches()) };
-    assert_eq!(tokio::spawn(run).await.unwrap().unwrap(), [vec![1, 2, 3]]);
+    let run = async move { poller.drain().await.map(|()| poller.checkpoints()) };
+    let done = tokio::spawn(run).await.unwrap().unwrap();
+    assert_eq!(done[RecordedSource::SHARD_ID], after(3));
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use aws_lambda_events::event::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use serde_json::value::RawValue;
 
-use super::{Backoff, BatchSize, Handler, Settings};
-use crate::BoxError;
+use sluicegate_local::BoxError;
+use sluicegate_local::poller::{Backoff, BatchSize, Handler, Settings};
 
 /// The answer of a handler to a batch.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Done,
     /// Reports these identifiers as they are.
     Failed(Vec<Option<String>>),
@@ -18,19 +18,19 @@ pub(super) enum Answer {
 }
 
 /// A batch, as the short numbers its records were made from.
-pub(super) type Numbers = Vec<u64>;
+pub(crate) type Numbers = Vec<u64>;
 
-pub(super) struct Script<F> {
+pub(crate) struct Script<F> {
     answer: F,
     batches: Mutex<Vec<Numbers>>,
 }
 
 impl<F: Fn(&[u64]) -> Answer + Send + Sync> Script<F> {
-    pub(super) fn new(answer: F) -> Self {
+    pub(crate) fn new(answer: F) -> Self {
         Self { answer, batches: Mutex::default() }
     }
 
-    pub(super) fn batches(&self) -> Vec<Numbers> {
+    pub(crate) fn batches(&self) -> Vec<Numbers> {
         self.batches.lock().unwrap().clone()
     }
 }
@@ -66,30 +66,29 @@ fn failures(identifiers: Vec<Option<String>>) -> DynamoDbEventResponse {
 }
 
 /// The identifier of record `number`.
-pub(super) fn id(number: u64) -> Option<String> {
+pub(crate) fn id(number: u64) -> Option<String> {
     Some(format!("1{number:020}"))
 }
 
-pub(super) fn record(number: u64) -> Box<RawValue> {
+pub(crate) fn record(number: u64) -> Box<RawValue> {
     let sequence_number = id(number).unwrap();
     let json = serde_json::json!({"dynamodb": {"SequenceNumber": sequence_number}});
     serde_json::value::to_raw_value(&json).unwrap()
 }
 
-pub(super) fn records(numbers: impl IntoIterator<Item = u64>) -> Vec<Box<RawValue>> {
+pub(crate) fn records(numbers: impl IntoIterator<Item = u64>) -> Vec<Box<RawValue>> {
     numbers.into_iter().map(record).collect()
 }
 
-pub(super) fn number(record: &RawValue) -> u64 {
+pub(crate) fn number(record: &RawValue) -> u64 {
     let value: serde_json::Value = serde_json::from_str(record.get()).unwrap();
     value["dynamodb"]["SequenceNumber"].as_str().unwrap()[1..].parse().unwrap()
 }
 
 /// Settings for a test: batches of `batch_size`, retries at once.
-pub(super) fn settings(batch_size: usize) -> Settings {
+pub(crate) fn settings(batch_size: usize) -> Settings {
     Settings {
         batch_size: BatchSize::new(batch_size).unwrap(),
         backoff: Backoff { first: Duration::ZERO, longest: Duration::ZERO },
-        ..Settings::default()
     }
 }

@@ -9,14 +9,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use aws_lambda_events::event::dynamodb::{EventRecord, StreamViewType};
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_dynamodbstreams::types::ShardIteratorType;
-
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
+use sluicegate_local::poller::{Poller, Position, Record, Shard, Source, StreamSource};
+use sluicegate_local::{EmbeddedEngine, Error, Storage, client, table};
 
-use super::testing::{Answer, Script, settings};
-use super::{Poller, Position, Record, Shard, Source, StreamSource};
-use crate::{EmbeddedEngine, Error, Storage, client, table};
+use crate::script::{Answer, Script, settings};
 
 const TABLE: &str = "sluicegate-stream";
 const SHARD: &str = "shardId-00000001-scripted";
@@ -90,7 +89,8 @@ async fn changes_of_an_item_arrive_as_lambda_would_hand_them_over() {
     for (event, record) in events.iter().zip(&page.records) {
         assert_eq!(event.event_source.as_deref(), Some("aws:dynamodb"));
         assert_eq!(event.event_source_arn.as_deref(), Some(arn.as_str()));
-        assert_eq!(event.change.sequence_number, record.sequence_number);
+        let sequence_number = event.change.sequence_number.as_deref();
+        assert_eq!(sequence_number, Some(record.position.as_str()));
         assert_eq!(event.change.stream_view_type, Some(StreamViewType::NewAndOldImages));
         assert_eq!(event.change.keys.len(), 2);
         let created = event.change.approximate_creation_date_time.timestamp();
@@ -246,10 +246,10 @@ async fn a_drain_goes_on_past_empty_pages() {
     ])
     .await;
     let handler = Script::new(|_: &[u64]| Answer::Done);
-    let mut poller = Poller::new(source, handler, settings(10));
-    let report = poller.drain().await.unwrap();
-    assert_eq!(poller.handler().batches(), [[1]]);
-    assert_eq!(report.checkpoints[SHARD], Position::new(sequence_number(1)));
+    let mut poller = Poller::new(source, &handler, settings(10));
+    poller.drain().await.unwrap();
+    assert_eq!(handler.batches(), [[1]]);
+    assert_eq!(poller.checkpoints()[SHARD], Position::new(sequence_number(1)));
     assert!(replies.lock().unwrap().is_empty());
 }
 
@@ -268,9 +268,8 @@ async fn a_drain_reads_a_closed_shard_to_its_end() {
     calls.extend([("GetRecords", 200, page_of(&[2], None)), describe()]);
     let (source, replies) = scripted(calls).await;
     let handler = Script::new(|_: &[u64]| Answer::Done);
-    let mut poller = Poller::new(source, handler, settings(10));
-    poller.drain().await.unwrap();
-    assert_eq!(poller.handler().batches(), [[1], [2]]);
+    Poller::new(source, &handler, settings(10)).drain().await.unwrap();
+    assert_eq!(handler.batches(), [[1], [2]]);
     assert!(replies.lock().unwrap().is_empty());
 }
 
