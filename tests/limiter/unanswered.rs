@@ -165,7 +165,7 @@ async fn an_answer_that_came_while_the_process_was_starved_is_read() {
             tokio::time::advance(Duration::from_secs(1)).await;
         };
         // They are polled in this order.
-        let ((), granted, ()) = futures_util::join!(follower, request(), starved);
+        let ((), granted, ()) = tokio::join!(biased; follower, request(), starved);
         granted.unwrap();
         let writes = if has_follower { 2 } else { 1 };
         assert_eq!(table.1.load(Ordering::Relaxed), writes);

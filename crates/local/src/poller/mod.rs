@@ -80,8 +80,8 @@ impl<S: Source, H: Handler> Poller<S, H> {
         self.drain_until(std::future::pending()).await
     }
 
-    /// As [`drain`](Self::drain), but at the latest until `shutdown` resolves; then lets calls in
-    /// flight finish.
+    /// As [`drain`](Self::drain), but at the latest until `shutdown` resolves; then delivers, once,
+    /// a batch of what it has read of each shard.
     ///
     /// # Errors
     /// The errors of the source.
@@ -107,8 +107,9 @@ impl<S: Source, H: Handler> Poller<S, H> {
     }
 
     /// Polls for `duration`, or until `shutdown` resolves, and waits for records that are not there
-    /// yet; then lets calls in flight finish. Returns true if it should continue, and false if
-    /// `shutdown` resolved. Between two turns no call of the handler is in flight.
+    /// yet; then delivers, once, a batch of what it has read of each shard. Returns true if it should
+    /// continue, and false if `shutdown` resolved. Between two turns no call of the handler is in
+    /// flight.
     ///
     /// # Errors
     /// None at present: a source that fails is asked again.
@@ -156,6 +157,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
             };
             let (worker, outcome) = turn?;
             match (outcome, mode) {
+                (Outcome::Delivered, _) if context.stopping() => {}
                 (Outcome::Delivered, _) => turns.push(worker.turn(&context, Duration::ZERO)),
                 (Outcome::CaughtUp, Mode::Follow) => {
                     turns.push(worker.turn(&context, IDLE_INTERVAL));

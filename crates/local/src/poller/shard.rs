@@ -88,7 +88,9 @@ impl Worker {
             tracing::warn!(%error, shard = self.shard, "shard could not be read; asking again");
             return Ok((self, Outcome::CaughtUp));
         }
-        if context.stopping() {
+        // A run delivers what it has read, also if it is over sooner than a whole batch is read:
+        // otherwise turns would read the same records for ever.
+        if context.stopping() && self.buffer.is_empty() {
             return Ok((self, Outcome::Stopped));
         }
         let Some(batch) = self.cut(context.settings.batch_size.get()) else {
@@ -157,9 +159,6 @@ impl Worker {
         // A stack whose top is the earliest stretch: nothing overtakes a record that failed.
         let mut stretches = vec![Stretch { first: 0, end: batch.payloads.len(), attempts: 0 }];
         while let Some(Stretch { first, end, attempts }) = stretches.pop() {
-            if context.stopping() {
-                return false;
-            }
             let answer = context.handler.handle(&batch.payloads[first..end]).await;
             let (done, failed_whole) = match answer {
                 Ok(response) => (batch.done_until(first, end, &response), false),
@@ -173,18 +172,18 @@ impl Worker {
                 let checkpoint = batch.positions[done - 1].clone();
                 lock(context.checkpoints).insert(self.shard.clone(), checkpoint);
             }
-            if done == end {
-                continue;
-            }
             // A partial answer names the record to continue from, so it is not halved.
             if failed_whole && end - first > 1 {
                 let middle = first + (end - first) / 2;
                 stretches.push(Stretch { first: middle, end, attempts: 0 });
                 stretches.push(Stretch { first, end: middle, attempts: 0 });
-            } else {
+            } else if done < end {
                 let attempts = if done > first { 1 } else { attempts + 1 };
                 context.pause(context.settings.backoff.after(attempts)).await;
                 stretches.push(Stretch { first: done, end, attempts });
+            }
+            if context.stopping() {
+                return stretches.is_empty();
             }
         }
         true

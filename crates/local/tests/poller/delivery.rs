@@ -248,6 +248,18 @@ async fn turns_go_on_where_the_last_ended_until_the_shutdown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_turn_that_is_too_short_for_a_batch_delivers_what_it_read() {
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(Busy::new(0), &handler, settings(100));
+    for turn in 1..=3 {
+        poller.turn(Duration::from_millis(2_500), std::future::pending()).await.unwrap();
+        assert_eq!(handler.batches().len(), turn);
+    }
+    let delivered = handler.batches().concat();
+    assert!(delivered.is_sorted_by(|one, next| one + 1 == *next), "{delivered:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn shutting_down_cuts_a_retry_short_and_keeps_what_is_done() {
     let handler = Script::new(|_: &[u64]| Answer::Failed(vec![id(2)]));
     let hour = Duration::from_secs(3_600);
