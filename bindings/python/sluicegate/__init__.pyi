@@ -316,7 +316,8 @@ class Budget:
     def left(self) -> Decimal: ...
     @property
     def used(self) -> Decimal | None:
-        """The sum of the usage windows of the period; ``None``: there are none."""
+        """The sum of the usage windows of the period; ``None``: there are none, or one of them cannot
+        be read."""
 
     @property
     def resets_at(self) -> datetime | None:

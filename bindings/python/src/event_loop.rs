@@ -80,7 +80,12 @@ impl Inbox {
         for other in inboxes.call_method0("keyrefs")?.try_iter()? {
             let other = other?.call0()?;
             if !other.is_none() && other.call_method0("is_closed")?.is_truthy()? {
-                inboxes.call_method1("pop", (other, py.None()))?;
+                let inbox = inboxes.call_method1("pop", (other, py.None()))?;
+                // Its tasks keep the inbox, and the inbox keeps them by their futures.
+                if let Ok(inbox) = inbox.cast_into::<Self>() {
+                    let waiting = std::mem::take(&mut inbox.get().waiting().1);
+                    drop(waiting);
+                }
             }
         }
         let (receiver, sender) = UnixStream::pair()?;

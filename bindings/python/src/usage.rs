@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
+use futures_util::future;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -46,7 +47,7 @@ pub(crate) struct Budget {
     granted: Py<PyAny>,
     /// The rest.
     left: Py<PyAny>,
-    /// The sum of the usage windows of the period.
+    /// The sum of the usage windows of the period, if there are some, and all can be read.
     used: Option<Py<PyAny>>,
     /// The next boundary, or the time when it is full.
     resets_at: Option<DateTime<Utc>>,
@@ -119,6 +120,8 @@ impl Limiter {
             (None, Some(resource)) => reader.usage_of_resource(&resource, &span).boxed(),
             (None, None) => return Err(invalid("name an entity, a resource or both")),
         };
+        // A window of which all records went to quarantine has no consumption.
+        let windows = windows.try_filter(|window| future::ready(window.events > 0));
         Call::new(self.home, Begin::OnRuntime, "usage", async move {
             let windows = windows.try_collect::<Vec<_>>().await;
             ready(move |py| {

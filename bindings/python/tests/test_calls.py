@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import time
 import warnings
@@ -339,3 +340,25 @@ def test_many_loops_leave_nothing_behind() -> None:
     gc.collect()
     after = sum(isinstance(kept, asyncio.BaseEventLoop) for kept in gc.get_objects())
     assert after <= before + 1
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_closed_while_a_call_waits_leaves_no_sockets() -> None:
+    limiter = sluicegate.memory(limits=["rpm=1/never"])
+    limiter.acquire("u", "r", {"rpm": 1}).sync()
+
+    async def begin() -> None:
+        waiting = limiter.acquire("u", "r", {"rpm": 1}, wait=timedelta(seconds=60))
+        asyncio.ensure_future(waiting)
+        await asyncio.sleep(0.01)
+
+    def descriptors_after_a_loop() -> int:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(begin())
+        loop.close()
+        gc.collect()
+        return len(os.listdir("/dev/fd"))
+
+    first = descriptors_after_a_loop()
+    # The newest loop keeps its sockets until another one asks.
+    assert max(descriptors_after_a_loop() for _ in range(20)) <= first + 4

@@ -24,7 +24,7 @@ async fn thresholds_are_stored_shown_and_deleted() {
         assert!(shell.run("alerts delete --entity u usd").error(2).contains("--yes"));
         assert!(shell.run("alerts delete --entity u rpm --yes").error(1).contains("rpm"));
         assert!(shell.run("alerts delete --resource r usd --yes").error(1).contains("resource r"));
-        let left = shell.run("alerts delete --entity u usd tpm --yes --output json").json(0);
+        let left = shell.run("alerts delete --entity u usd tpm usd --yes --output json").json(0);
         assert_eq!(left, json!([]));
         assert_eq!(shell.run("alerts show --output json").json(0).as_array().unwrap().len(), 1);
         for bad in ["usd", "usd=", "usd=80", "usd=0%", "usd=5/fortnight", "usd=1% usd=2%"] {

@@ -26,20 +26,22 @@ pub struct Budget {
     /// Taken from the budget and not given back, in millitokens. A debt that the period began with
     /// counts, too.
     pub granted_milli: i64,
-    /// The sum of the usage windows of the period, in millitokens; `None`: there are no such windows.
+    /// The sum of the usage windows of the period, in millitokens; `None`: there are no such windows,
+    /// or one of them is broken.
     pub used_milli: Option<i128>,
     /// Milliseconds until the next boundary, or until the bucket is full; `None`: never.
     pub resets_in_ms: Option<u64>,
     /// The time for which it lasts.
     pub lasts: Lasts,
-    /// Usage windows that could not be read; their consumption is missing.
+    /// Usage windows that could not be read. Other windows of their kind are not used either: a part
+    /// of the consumption is not shown as the whole.
     pub broken_windows: usize,
 }
 
 /// The time for which a budget lasts at the pace of the last seven days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasts {
-    /// Nothing was used, or there are no windows to tell.
+    /// Nothing was used, or there are no windows to tell, or one of them is broken.
     Unknown,
     /// Longer than the period, or as much comes back as is used.
     UntilReset,
@@ -65,7 +67,7 @@ impl Reader {
     /// The use of a limit of a bucket, given its status as of `now`.
     ///
     /// # Errors
-    /// [`ReadError`]; a broken usage window is left out and counted.
+    /// [`ReadError`]; broken usage windows are only counted.
     pub async fn budget(
         &self,
         resource: &Resource,
@@ -174,7 +176,7 @@ impl Windows<'_> {
     ) -> Result<Vec<UsageWindow>, ReadError> {
         let span = WindowSpan { kind, starts };
         let mut stream = pin!(self.reader.usage(&self.status.entity, self.resource, &span));
-        let mut windows = Vec::new();
+        let (mut windows, broken_before) = (Vec::new(), self.broken);
         while let Some(window) = stream.next().await {
             match window {
                 Ok(window) if window.events > 0 => windows.push(window),
@@ -182,6 +184,9 @@ impl Windows<'_> {
                 Err(ReadError::Item(_)) => self.broken += 1,
                 Err(error) => return Err(error),
             }
+        }
+        if self.broken > broken_before {
+            windows.clear();
         }
         Ok(windows)
     }

@@ -4,7 +4,7 @@
 //! Names and values are positional placeholders, so no name from outside is ever parsed as part of
 //! an expression.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, KeyRange, LegacyKey, LimitField, SortKeys};
@@ -173,8 +173,10 @@ pub(super) fn set_alerts(thresholds: &BTreeMap<LimitName, Thresholds>) -> Stored
 pub(super) fn delete_alerts(limits: &[LimitName]) -> StoredUpdate {
     let mut built = StoredUpdate::default();
     let p = &mut built.placeholders;
-    let removes = limits.iter().map(|limit| p.name(keys::thresholds_attribute(limit)));
-    built.expression = format!("REMOVE {}", removes.collect::<Vec<_>>().join(", "));
+    // An expression may name an attribute once.
+    let attributes: BTreeSet<_> = limits.iter().map(keys::thresholds_attribute).collect();
+    let removes: Vec<_> = attributes.into_iter().map(|attribute| p.name(attribute)).collect();
+    built.expression = format!("REMOVE {}", removes.join(", "));
     built.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));
     built
 }

@@ -304,10 +304,17 @@ async fn the_pace_of_a_budget_is_that_of_whole_windows() {
             let request = limiter.acquire("u", "r").consume("rpm", 1);
             let limits = [Limit::per_month("rpm", 200)];
             let status = request.limits(limits).peek().await.unwrap().remove(0);
-            let budget = Reader::new(client.clone(), &table);
-            let budget = budget.budget(&resource("r"), &status, now).await.unwrap();
-            let Lasts::Until { milli_per_day, .. } = budget.lasts else { panic!("{budget:?}") };
+            let reader = Reader::new(client.clone(), &table);
+            let budget = async || reader.budget(&resource("r"), &status, now).await.unwrap();
+            let whole = budget().await;
+            let Lasts::Until { milli_per_day, .. } = whole.lasts else { panic!("{whole:?}") };
             assert!((99_900..=100_100).contains(&milli_per_day), "{milli_per_day}");
+            let today = WindowKind::DAY.containing(at(today));
+            let key = ItemKey::Usage(entity("u"), resource("r"), today);
+            put(client, &table, &key, &[("u_rpm", 1)]).await;
+            let part = budget().await;
+            assert_eq!((part.used_milli, part.lasts), (None, Lasts::Unknown));
+            assert!(part.broken_windows > 0);
         }
     })
     .await;

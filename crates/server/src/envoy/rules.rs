@@ -71,8 +71,9 @@ impl Rules {
         descriptor: &RateLimitDescriptor,
     ) -> Option<(&Arc<Rule>, Bucket)> {
         let rule = self.domains.get(domain)?.iter().find(|rule| rule.matches(descriptor))?;
-        let entity = legal(rule.entity.filled(descriptor), |name| EntityId::new(name).is_ok());
-        let resource = legal(rule.resource.filled(descriptor), |name| Resource::new(name).is_ok());
+        let value_of = |key: &String| rule.value_of(key, descriptor).unwrap_or_default();
+        let entity = legal(rule.entity.filled(value_of), |name| EntityId::new(name).is_ok());
+        let resource = legal(rule.resource.filled(value_of), |name| Resource::new(name).is_ok());
         Some((rule, Bucket { entity, resource }))
     }
 }
@@ -106,11 +107,17 @@ impl Rule {
     }
 
     fn matches(&self, descriptor: &RateLimitDescriptor) -> bool {
-        self.entries.iter().all(|(key, value)| {
-            descriptor.entries.iter().any(|entry| {
-                entry.key == *key && value.as_ref().is_none_or(|value| entry.value == *value)
-            })
-        })
+        self.entries.keys().all(|key| self.value_of(key, descriptor).is_some())
+    }
+
+    /// The value of the first entry with this key that the rule matches. A descriptor may have a key
+    /// several times.
+    fn value_of<'d>(&self, key: &String, descriptor: &'d RateLimitDescriptor) -> Option<&'d str> {
+        let expected = self.entries.get(key)?.as_ref();
+        let is_matched = |value: &String| expected.is_none_or(|expected| expected == value);
+        let mut entries = descriptor.entries.iter();
+        let entry = entries.find(|entry| entry.key == *key && is_matched(&entry.value))?;
+        Some(&entry.value)
     }
 }
 
@@ -159,14 +166,10 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    fn filled(&self, descriptor: &RateLimitDescriptor) -> String {
-        let value = |key: &String| {
-            let entry = descriptor.entries.iter().find(|entry| entry.key == *key);
-            entry.map_or("", |entry| entry.value.as_str())
-        };
+    fn filled<'d>(&self, value_of: impl Fn(&String) -> &'d str) -> String {
         let piece = |piece: &'_ Piece| match piece {
             Piece::Text(text) => text.clone(),
-            Piece::Entry(key) => value(key).to_owned(),
+            Piece::Entry(key) => value_of(key).to_owned(),
         };
         self.0.iter().map(piece).collect()
     }
@@ -208,6 +211,7 @@ mod tests {
         let rules = rules(json!([
             {"match": {"path": "/v1", "user": "*"}, "entity": "u-{user}", "resource": "api{path}", "consume": {"rpm": 1}},
             {"match": {"user": "*"}, "entity": "{user}", "resource": "api", "consume": {"rpm": 1}},
+            {"match": {"key": "b"}, "entity": "{key}", "resource": "api", "consume": {"rpm": 1}},
         ]))
         .unwrap();
         let bucket = |domain: &str, entries: &[(&str, &str)]| {
@@ -217,6 +221,7 @@ mod tests {
         let pair = |entity: &str, resource: &str| Some((entity.to_owned(), resource.to_owned()));
         assert_eq!(bucket("edge", &[("user", "a"), ("path", "/v1")]), pair("u-a", "api/v1"));
         assert_eq!(bucket("edge", &[("user", "a"), ("path", "/v2")]), pair("a", "api"));
+        assert_eq!(bucket("edge", &[("key", "a"), ("key", "b")]), pair("b", "api"));
         assert_eq!(bucket("edge", &[("path", "/v1")]), None);
         assert_eq!(bucket("other", &[("user", "a")]), None);
     }

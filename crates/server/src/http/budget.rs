@@ -41,7 +41,7 @@ pub(super) struct BudgetRow {
     granted: Number,
     #[schema(value_type = f64)]
     left: Number,
-    /// The use by the usage windows of the period. Absent: there are none.
+    /// The use by the usage windows of the period. Absent: there are none, or one cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>)]
     used: Option<Number>,
@@ -49,7 +49,7 @@ pub(super) struct BudgetRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     resets_at: Option<String>,
     /// The time when it is used up at the pace of the last seven days, RFC 3339. Absent: not before
-    /// it resets, or nothing was used.
+    /// it resets, or not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     used_up_at: Option<String>,
 }
