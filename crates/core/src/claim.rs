@@ -95,8 +95,8 @@ impl Claim {
         let held = Millitokens::saturating(stored + i128::from(returned.get()));
         let worth = balance.rule.effective(held, since, until);
         let kept = rule.adopt(balance.rule, worth.get().into());
-        // Right for exactly this balance. If another writer takes tokens meanwhile, only the part
-        // that makes a debt counts under the new rule, not the part that the balance covers.
+        // Right for exactly this balance: under the new rule the limit is full, less its debt. If
+        // another writer took tokens meanwhile that the balance covers, they would not count.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(kept - stored), condition }
     }

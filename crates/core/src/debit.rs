@@ -25,7 +25,7 @@ pub(crate) struct Debit<'a> {
     /// For each limit, the sum that the requests of this write take, up to and including the last
     /// acquire or lease of that limit. Later corrections do not count. The balance, with refill and
     /// returned tokens, must reach this sum.
-    pub(crate) floors: &'a Amounts,
+    pub(crate) must_cover: &'a Amounts,
     /// `None`: a claim without a request. Its other conditions keep it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
     /// Lost writes that may still arrive. This write fences them off: it requires that they did not
@@ -42,7 +42,7 @@ impl<'a> Debit<'a> {
             amounts: Amounts::EMPTY,
             returned: Amounts::EMPTY,
             counted: Amounts::EMPTY,
-            floors: Amounts::EMPTY,
+            must_cover: Amounts::EMPTY,
             id: None,
             fenced_off: &[],
             interval: acquire.interval,
@@ -91,7 +91,7 @@ pub(crate) fn take_unclaimed(
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     for limit in debit.limits() {
         let [amount, returned, counted] = debit.of(limit);
-        let floor = debit.floors.of(limit);
+        let floor = debit.must_cover.of(limit);
         let balance = image.limits.get(limit)?;
         let refill = balance.rule.refill();
         if refill.calendar().is_some() && refill.accrued_between(since, view.now) > 0 {
@@ -159,7 +159,7 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         };
         let tokens =
             i128::from(balance.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
-        let floor = debit.floors.of(limit);
+        let floor = debit.must_cover.of(limit);
         if floor > Millitokens::ZERO {
             // The condition on the refill timestamp is not enough: a write without a claim changes
             // the balance, but not the timestamp.

@@ -54,7 +54,7 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
     let debit = Debit {
         amounts,
         counted: amounts,
-        floors: amounts,
+        must_cover: amounts,
         id: Some(id),
         ..Debit::claim_only(acquire)
     };

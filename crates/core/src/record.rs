@@ -103,7 +103,7 @@ struct PositionParts<'a> {
 }
 
 #[derive(Default, Deserialize)]
-struct PositionChange<'a> {
+struct SequenceOnly<'a> {
     #[serde(borrow, rename = "SequenceNumber")]
     sequence: Option<&'a RawValue>,
 }
@@ -129,7 +129,7 @@ impl<'a> StreamRecord<'a> {
         let record: PositionParts<'_> = serde_json::from_str(json).unwrap_or_default();
         let stream = StreamLabel::from_arn(lenient::<String>(record.arn).as_deref());
         let stream = stream.unwrap_or_default();
-        let change: PositionChange<'_> = lenient(record.change).unwrap_or_default();
+        let change: SequenceOnly<'_> = lenient(record.change).unwrap_or_default();
         let digits: Option<String> = lenient(change.sequence);
         let sequence = digits.and_then(|digits| SequenceNumber::parse(&digits).ok());
         (stream, sequence)

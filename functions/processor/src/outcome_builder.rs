@@ -58,8 +58,8 @@ impl OutcomeBuilder {
         let duplicates = || grouped.groups.iter().zip(&results).flat_map(duplicates_of);
         if duplicates().next().is_some() {
             let all: HashSet<_> = duplicates().collect();
-            // A group with a failure is delivered again. A group with quarantined records may not
-            // have counted its other records. Neither shows which of its records it counted.
+            // If a group has a failure or quarantined records, its result does not show which of
+            // its records were counted.
             let shows_counted =
                 |result: &WindowResult| result.failure.is_none() && result.quarantined.is_empty();
             let written = grouped.groups.iter().zip(&results);

@@ -31,7 +31,7 @@ impl<W> WriteQueue<W> {
         let mixes = shared.draft.acquires && shared.draft.corrects;
         let is_impossible = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
             drafted.configuration.as_ref().map_or(bucket.image().is_none(), |configuration| {
-                mixes && !item_follows(bucket, configuration, &drafted.floors)
+                mixes && !item_follows(bucket, configuration, &drafted.must_cover)
             })
         };
         if self.buckets.iter().zip(&shared.draft.buckets).any(is_impossible) {
@@ -102,9 +102,9 @@ impl<W> WriteQueue<W> {
             self.waiting.push(member);
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        // Members without a caller give back tokens for callers that left. A write of these alone is
-        // sent only while a request with a caller waits, because a caller must send it. An upkeep or
-        // a read that a waiting request needs is sent first.
+        // Members without a caller give back tokens for callers that left. A write of these alone
+        // is sent only while a request with a caller waits, because a caller must send it. An
+        // upkeep or a read that a waiting request needs is sent first.
         let may_write_refunds_alone = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || may_write_refunds_alone && !members.is_empty() {
             return self.launch(draft, members, now, new_id);

@@ -16,14 +16,15 @@ use crate::{
 /// The demand of a write on one bucket: the sums over its requests, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// See [`Debit::floors`].
-    pub(super) floors: Amounts,
+    /// For each limit, the sum that the balance must cover before the write
+    /// ([`Debit::must_cover`]).
+    pub(super) must_cover: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Refunds of a limit that came after a debit of the same limit, added without a cap. After
-    /// such a refund no further request that takes of that limit goes into this write: the refund
-    /// may lift the balance above the cap.
+    /// Amounts given back of a limit that came after a debit of the same limit, added without a
+    /// cap. After that no further request that takes of that limit goes into this write: the
+    /// balance may be above the cap.
     added_uncapped: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
@@ -37,13 +38,13 @@ pub(super) struct Draft {
     pub(super) buckets: Vec<BucketDraft>,
     /// True if an acquire or a lease takes tokens.
     pub(super) acquires: bool,
-    /// True if it has a correction, a refund, or a lease that settles.
+    /// True if it has a correction, a refund, or a lease that only settles.
     pub(super) corrects: bool,
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. If the bucket, with unclaimed refill, is full by now, the next claim makes up for a
-    /// forced debit: it fills the room with refill that would otherwise be lost.
+    /// range. The price: if the bucket, with unclaimed refill, is full by now, the forced debit has
+    /// no effect, because the next claim adds refill that the bucket had no room for.
     pub(super) is_forced: bool,
 }
 
@@ -59,9 +60,9 @@ impl Draft {
 }
 
 impl BucketDraft {
-    /// The new floors of the limits in `amounts`, if this request is granted after the requests of
-    /// the draft; `None`: it cannot go in this write.
-    pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
+    /// The sums that the balances must cover if this request is granted after the requests of the
+    /// draft; `None`: it cannot go in this write.
+    pub(super) fn must_cover_with(&self, amounts: &Amounts) -> Option<Amounts> {
         let floor = |(limit, more): (&LimitName, &Millitokens)| {
             let is_open = !self.added_uncapped.contains_key(limit);
             let floor = sum(&self.taken, limit, *more).filter(|_| is_open)?;
@@ -71,8 +72,8 @@ impl BucketDraft {
     }
 
     /// Adds a request that is granted.
-    pub(super) fn grant(&mut self, amounts: &Amounts, floors: Amounts) {
-        self.floors.extend(floors);
+    pub(super) fn grant(&mut self, amounts: &Amounts, must_cover: Amounts) {
+        self.must_cover.extend(must_cover);
         self.taken += amounts;
         self.counted += amounts;
     }
@@ -105,7 +106,7 @@ impl BucketDraft {
 
     /// Adds a lease to a draft that takes nothing yet.
     pub(super) fn lease(&mut self, leased: &Amounts, returned: &Amounts, counted: &Amounts) {
-        self.floors.extend(leased.clone());
+        self.must_cover.extend(leased.clone());
         self.taken += leased;
         self.returned += returned;
         self.counted += counted;
@@ -149,14 +150,14 @@ impl BucketDraft {
             amounts: &taken,
             returned: &self.returned,
             counted: &self.counted,
-            floors: &self.floors,
+            must_cover: &self.must_cover,
             id: Some(id),
             fenced_off,
             interval: settings.interval,
             expires,
         };
         let mut plan = if draft.acquires {
-            let (amounts, interval) = (&self.floors, settings.interval);
+            let (amounts, interval) = (&self.must_cover, settings.interval);
             let acquire =
                 Acquire { bucket: &bucket.id, amounts, configuration, id, interval, hint };
             take_from(image, acquire, &debit, now)

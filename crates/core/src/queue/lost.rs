@@ -9,8 +9,8 @@ use crate::{Amounts, RequestId};
 
 impl<W> WriteQueue<W> {
     /// Finishes the shared write if an image shows its id. If the write is in doubt and the item of
-    /// bucket 0 may have forgotten the write's id, the write becomes abandoned, and its requests wait
-    /// again. Bucket 0 stands for all buckets ([`AbandonedWrite::ids_before`]).
+    /// bucket 0 may have forgotten the write's id, the write becomes abandoned, and its requests
+    /// wait again. Bucket 0 stands for all buckets ([`AbandonedWrite::ids_before`]).
     pub(super) fn finish_if_shown(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
@@ -33,8 +33,8 @@ impl<W> WriteQueue<W> {
     ///   these.
     /// - It succeeded only because the item had none of these ids. So none of them had happened,
     ///   unless the item had forgotten its id by then (`image_cannot_tell`): then it is ambiguous.
-    /// - It adds ids, which may push out the last of `ids_before`. So a write that had not happened
-    ///   may count as ambiguous, too.
+    /// - It adds ids, which may push out all that is left of `ids_before`. So a write that had not
+    ///   happened may count as ambiguous, too.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.
@@ -51,9 +51,10 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Looks at the abandoned writes, newest first. One whose id an image shows happened, and fenced
-    /// the earlier ones, so they end as in [`end_abandoned`](Self::end_abandoned). One whose id the
-    /// item of bucket 0 may have forgotten counts as ambiguous, and stays.
+    /// Looks at the abandoned writes, newest first. If an image shows the id of one, that write
+    /// happened, and it fenced the earlier ones: these end as in
+    /// [`end_abandoned`](Self::end_abandoned). If the item of bucket 0 may have forgotten the id,
+    /// the write counts as ambiguous, and stays.
     pub(super) fn resolve_abandoned(&mut self) {
         if self.abandoned.iter().any(|write| self.is_shown(&write.id)) {
             // An abandoned write happened. The shared write requires that it did not, so the shared

@@ -40,7 +40,7 @@ impl<W> WriteQueue<W> {
     }
 
     fn place_acquire(&self, draft: &mut Draft, member: &Member<W>, now: EpochMillis) -> Placement {
-        let mut floors = Vec::with_capacity(self.buckets.len());
+        let mut must_cover = Vec::with_capacity(self.buckets.len());
         for (index, bucket) in self.buckets.iter().enumerate() {
             let wanted = &member.request.buckets[index];
             let configuration = wanted.configuration.as_ref();
@@ -56,12 +56,12 @@ impl<W> WriteQueue<W> {
             if draft.corrects && !item_follows(bucket, configuration, &wanted.amounts) {
                 return Placement::Later;
             }
-            let Some(new_floors) = drafted.floors_with(&wanted.amounts) else {
+            let Some(must_cover_now) = drafted.must_cover_with(&wanted.amounts) else {
                 return Placement::Later;
             };
-            let acquire = Acquire { amounts: &new_floors, ..self.acquire_of(member, index) };
+            let acquire = Acquire { amounts: &must_cover_now, ..self.acquire_of(member, index) };
             match assess(image, acquire, &drafted.returned, self.accrued_until(draft, index, now)) {
-                Assessment::Covered => floors.push(new_floors),
+                Assessment::Covered => must_cover.push(must_cover_now),
                 Assessment::Short(_) | Assessment::Repair(_) => {
                     // Assessed again, with all refill. If it fits now, it lacks only the refill
                     // that `accrued_until` withholds, so it was not passed over.
@@ -85,10 +85,10 @@ impl<W> WriteQueue<W> {
                 }
             }
         }
-        for ((drafted, wanted), floors) in
-            draft.buckets.iter_mut().zip(&member.request.buckets).zip(floors)
+        for ((drafted, wanted), must_cover) in
+            draft.buckets.iter_mut().zip(&member.request.buckets).zip(must_cover)
         {
-            drafted.grant(&wanted.amounts, floors);
+            drafted.grant(&wanted.amounts, must_cover);
             drafted.configuration.get_or_insert_with(|| wanted.configuration.clone());
         }
         draft.acquires = true;

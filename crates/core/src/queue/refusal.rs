@@ -11,9 +11,9 @@ use crate::status::{LimitStatus, evaluate_with_returned};
 use crate::{Acquire, EpochMillis, RefillHint, Wait};
 
 impl<W> WriteQueue<W> {
-    /// Refuses an acquire as it enters, if it is short by a recent image, also while a write is in
-    /// flight. Nothing is refused here while a waiting request gives tokens back, while the shared
-    /// write gives tokens back or is in doubt, or while upkeep is in flight.
+    /// Refuses an acquire as it enters, if a recent image shows that it is short, also while a
+    /// write is in flight. Nothing is refused here while a waiting request gives tokens back, while
+    /// the shared write gives tokens back or is in doubt, or while upkeep is in flight.
     pub(super) fn refusal_at_entry(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let returns_tokens =
             self.shared.as_ref().is_some_and(|shared| shared.draft.returns_tokens());
@@ -40,9 +40,10 @@ impl<W> WriteQueue<W> {
     /// that applies:
     ///
     /// - A bucket needs a repair: the repair.
-    /// - The request is short, and an item does not follow its limits yet: the upkeep that changes
-    ///   the item. If no refusal may be based on the image of that bucket, a read.
-    /// - It is short by an image that no refusal may be based on (`may_refuse_by_image`): a read.
+    /// - The request is short, and an item does not follow the request's limits yet: the upkeep that
+    ///   changes the item. If no refusal may be based on the image of that bucket, a read.
+    /// - An image shows that it is short, and no refusal may be based on that image
+    ///   (`may_refuse_by_image`): a read.
     /// - Otherwise the refusal.
     pub(super) fn step_unless_covered(
         &self,
@@ -98,11 +99,11 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if the request may be refused by the known image of a bucket. Either the image comes from
-    /// a call sent after the request entered, or it is recent and no abandoned write of this queue
-    /// may have changed the bucket since. (While the shared write is in doubt, nothing is composed,
-    /// and nothing is refused at entry. Lost writes of other queues are not considered: a recent
-    /// image may miss them, as it may miss writes of other processes.)
+    /// True if the request may be refused by the known image of a bucket. Either the image comes
+    /// from a call sent after the request entered, or it is recent and no abandoned write of this
+    /// queue may have changed the bucket since. (While the shared write is in doubt, nothing is
+    /// composed, and nothing is refused at entry. Lost writes of other queues are not considered: a
+    /// recent image may miss them, as it may miss writes of other processes.)
     fn may_refuse_by_image(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
         let is_recent = || {
             let known = self.buckets[index].known.as_ref();

@@ -66,10 +66,10 @@ pub enum Outcome {
     UnknownLimit(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     NoRoom(usize, LimitName),
-    /// The answer to a write was lost, and nothing can tell any more if the write took effect. The
-    /// queue writes an acquire again instead, and also a correction that only takes. There is one
-    /// exception: one write can fence only a few lost writes. All requests of further lost writes
-    /// end as ambiguous, those of the oldest first.
+    /// The answer to a write was lost, and nothing can tell any more if the write took effect.
+    /// Leases and requests that give tokens back end so. The queue writes other requests again,
+    /// unless more writes are lost than one write can fence: then all requests of the oldest ones
+    /// end so.
     Ambiguous,
     /// The request has used all of its attempts, and none is known to have succeeded: other writers
     /// came first, the table was busy, or answers were lost.

@@ -37,7 +37,7 @@ pub struct QueueSettings {
     /// For this long after a claim, writers take tokens without a claim of their own.
     pub interval: ClaimInterval,
     /// The greatest age, in milliseconds, of an image by which a request that came after it may be
-    /// refused. Zero: no such request is.
+    /// refused. Zero: none is refused by it.
     pub refusal_age_max_ms: u64,
     /// True if each write is a transaction, which is done once under its `ClientRequestToken`.
     pub is_transactional: bool,
@@ -46,8 +46,8 @@ pub struct QueueSettings {
 /// The counts of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
-    /// Lost answers that no image can resolve, and refunds that were sent again after a lost
-    /// answer.
+    /// Lost answers that no image can resolve, and requests that give tokens back and were sent
+    /// again after a lost answer.
     pub ambiguous: u32,
     /// Refill times that were pulled back because they were far ahead of this process's clock.
     pub clocks_ahead: u32,

@@ -33,9 +33,9 @@ impl<T: Table> CompositeStore<T> {
     ///
     /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
     /// under the old id. If that write happened, the queue gives its tokens back. It finds them by
-    /// the old id, so the new attempt needs another. A lease keeps its id: a
-    /// lost write may carry it. Its errors `Contended` and `Setup` never say if it is in doubt;
-    /// `WriteQueue::lease_in_doubt` does.
+    /// the old id, so the new attempt needs another. A lease is not given back. It keeps its id,
+    /// because the queue finds and settles a lost write of the lease by that id. The lease's errors
+    /// `Contended` and `Setup` never say if it is in doubt; `WriteQueue::lease_in_doubt` does.
     pub(super) async fn submit_until_done(
         &self,
         lane: &Arc<Lane>,

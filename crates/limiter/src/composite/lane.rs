@@ -45,8 +45,9 @@ pub(crate) struct Lane {
 
 pub(super) struct LaneState {
     pub(super) queue: WriteQueue<LaneWaiter>,
-    /// The last write, if it may be sent again.
-    pub(super) last_write: Option<Arc<Write>>,
+    /// The last write that was counted as an attempt. If the queue sends it again unchanged, it is
+    /// not counted again.
+    pub(super) counted_write: Option<Arc<Write>>,
     /// The call that a leader left in flight when it stopped, and the time at which it was sent.
     /// The next leader awaits this call.
     pub(super) parked_call: Option<(PendingCall, Instant)>,
@@ -90,7 +91,7 @@ impl Lane {
     ) -> Arc<Self> {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
-            last_write: None,
+            counted_write: None,
             parked_call: None,
             leader_due_at: None,
             term: 0,
@@ -172,7 +173,7 @@ impl Lane {
             Answer::Written(_) | Answer::ConditionFailed(_) | Answer::TableUnusable
         ) {
             // This write is not sent again.
-            state.last_write = None;
+            state.counted_write = None;
         }
         state.table_error = reply.table_error.map(Arc::new);
         state.last_event_at = clock.map_or(state.last_event_at, Clock::now);

@@ -158,16 +158,15 @@ impl Leader<'_> {
                         None
                     }
                     Action::Write(write) => {
-                        // A write that is sent again unchanged, as transactions are, is no new
-                        // attempt.
+                        // Transactions are sent again unchanged.
                         let is_new_attempt = !state
-                            .last_write
+                            .counted_write
                             .as_ref()
                             .is_some_and(|last| Arc::ptr_eq(last, &write));
                         for waiter in state.queue.callers_of_call() {
                             waiter.cost.attempts += u32::from(is_new_attempt);
                         }
-                        state.last_write = Some(write.clone());
+                        state.counted_write = Some(write.clone());
                         let (buckets, mark) = (self.lane.buckets.clone(), self.lane.mark.clone());
                         let asked = TableCall::Write(buckets, write, mark);
                         self.pending_call = Some(calls.call(asked));

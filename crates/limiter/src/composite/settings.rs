@@ -8,8 +8,9 @@ use sluicegate_core::ClaimInterval;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
     /// For this long after a claim, writers take without a claim of their own; 100 ms by default.
-    /// If a round trip takes more than 20 ms, set this to five round trips. Otherwise a process
-    /// learns of a claim too late to use it, and its requests wait for claims of their own.
+    /// If a round trip takes more than 20 ms, set this to five round trips. With a shorter
+    /// interval, a process learns of a claim too late to use it, and its requests wait for claims
+    /// of their own.
     pub claim_interval: ClaimInterval,
     /// The greatest age of an image that a refusal may be based on; 1 s. Zero: every refusal comes
     /// from the table.

@@ -188,7 +188,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// Brings the configuration of each target up to date whose item has newer stored limits. The
+    /// If the item of a target has newer stored limits, updates the target's configuration. The
     /// target keeps its configuration if another request is reading, or if the levels cannot be
     /// read now.
     ///

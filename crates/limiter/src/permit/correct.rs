@@ -84,7 +84,7 @@ impl Permit {
             }
             None => Ok(Adjusted::default()),
         };
-        in_flight.settle(Some(&result));
+        in_flight.note_result(Some(&result));
         (in_flight, result)
     }
 }

@@ -32,8 +32,8 @@ pub(super) struct CorrectionLog {
     /// debits are added when they are answered. A caller that leaves in between loses tokens and
     /// gains none.
     taken: Amounts,
-    /// The amounts taken here by calls that failed as a whole. When a call starts, it removes the
-    /// amounts of its limits.
+    /// The amounts taken here by calls that failed as a whole. A call that starts takes out the
+    /// amounts of the limits that it corrects, and uses them.
     surplus: Amounts,
     /// Debits that may have been done. The permit sends them again under their ids, so they take
     /// effect once.
@@ -49,8 +49,8 @@ pub(super) struct CorrectionWrite {
     /// has taken already.
     surplus_used: Amounts,
     /// The surplus of its limits after this write, if the call fails as a whole. For an adjustment,
-    /// this is the sum of `surplus_used` and `amounts`: the amount of the call, unless the sum is
-    /// cut at the end of the range of amounts. For giving back, it is empty.
+    /// this is the sum of `surplus_used` and `amounts`: the amount of the call, unless the sum
+    /// saturates. For giving back, it is empty.
     surplus_left: Amounts,
     /// True if the write may have taken effect already.
     pub(super) is_in_doubt: bool,
@@ -124,7 +124,7 @@ impl CorrectionLog {
 
     /// Notes the result of a write; `None`: its caller stopped waiting. Returns the surplus that
     /// the write leaves in the bucket if the call fails as a whole.
-    fn settle(
+    fn note_result(
         &mut self,
         mut write: CorrectionWrite,
         result: Option<&Result<Adjusted, AdjustError>>,
@@ -132,8 +132,8 @@ impl CorrectionLog {
         let takes = write.amounts.iter().any(|change| !is_decrease(&change));
         let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
         write.is_in_doubt = match result {
-            // Nothing was given back: else the error is `Ambiguous`. Tokens may have been taken. The
-            // write is sent again under its id, so it takes them once.
+            // Nothing was given back: else the error is `Ambiguous`. Tokens may have been taken.
+            // The write is sent again under its id, so it takes them once.
             Some(Err(AdjustError::Unavailable(_))) => write.is_in_doubt || takes,
             // A write that gives back may have done so now, even if it was in doubt before this
             // attempt. It must not be sent again.
@@ -204,9 +204,9 @@ impl<'a> WriteInFlight<'a> {
         self.write.as_ref().filter(|write| !write.amounts.is_empty())
     }
 
-    pub(super) fn settle(&mut self, result: Option<&Result<Adjusted, AdjustError>>) {
+    pub(super) fn note_result(&mut self, result: Option<&Result<Adjusted, AdjustError>>) {
         if let Some(write) = self.write.take() {
-            self.surplus = lock(self.logs)[self.index].settle(write, result);
+            self.surplus = lock(self.logs)[self.index].note_result(write, result);
         }
     }
 
@@ -223,7 +223,7 @@ impl<'a> WriteInFlight<'a> {
 
 impl Drop for WriteInFlight<'_> {
     fn drop(&mut self) {
-        self.settle(None);
+        self.note_result(None);
         lock(self.logs)[self.index].surplus += &self.surplus;
     }
 }
