@@ -140,7 +140,7 @@ impl Refill {
     /// clock that is behind claims nothing).
     #[must_use]
     pub fn accrued_between(self, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
-        // Also saves two wide divisions for requests within one millisecond.
+        // Also saves two divisions for requests within one millisecond.
         if now <= refilled_at {
             return 0;
         }

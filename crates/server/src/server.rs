@@ -54,6 +54,8 @@ const IDLE: Duration = Duration::from_secs(100);
 /// The time between two looks at the activity of a connection. A timer for each request would cost
 /// each request time.
 const LOOK: Duration = Duration::from_secs(25);
+/// The time between two looks, at the end, if corrections are still in flight.
+const END_LOOK: Duration = Duration::from_millis(10);
 /// A client of HTTP/2 that is silent is asked after this time, and dropped after the same time again.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Requests of one connection of HTTP/2 at a time.
@@ -179,8 +181,9 @@ impl Server {
         let ended = async {
             graceful.shutdown().await;
             // Corrections go on when their clients have left.
-            state.in_flight.close();
-            state.in_flight.wait().await;
+            while state.in_flight.load(Ordering::Acquire) > 0 {
+                tokio::time::sleep(END_LOOK).await;
+            }
         };
         if timeout(time, ended).await.is_err() {
             tracing::warn!("stopped with open requests: they took longer than bounds.shutdown_ms");

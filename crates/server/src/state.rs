@@ -1,7 +1,7 @@
 //! The parts of a server that requests use; some of them can be replaced while it runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
@@ -12,8 +12,6 @@ use sluicegate::{AcquireError, AdjustError, EntityId, Limit, Limiter};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio_rustls::TlsAcceptor;
-use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument as _;
 
 use crate::callers::Callers;
@@ -31,8 +29,8 @@ pub(crate) struct ServerState {
     pub(crate) bounds: Bounds,
     /// True: while the store is unavailable, requests are decided without it.
     pub(crate) decides_alone: bool,
-    /// The requests in flight, and work of requests that goes on when their clients have left.
-    pub(crate) in_flight: TaskTracker,
+    /// The number of requests in flight; those count whose clients have left while work goes on.
+    pub(crate) in_flight: AtomicUsize,
     /// One for each request that may wait for tokens.
     pub(crate) waiting_slots: Semaphore,
     /// The time of the store's last answer if it is ready, and the answer. The lock is held while
@@ -51,13 +49,22 @@ pub(crate) struct ServerState {
 /// The place of a request among those in flight. Work that goes on when the client has left keeps
 /// it, so that a server ends after that work.
 #[derive(Clone)]
-pub(crate) struct Slot(#[expect(dead_code, reason = "held")] Arc<TaskTrackerToken>);
+pub(crate) struct Slot(#[expect(dead_code, reason = "held")] Arc<HeldSlot>);
+
+struct HeldSlot(Arc<ServerState>);
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Release);
+    }
+}
 
 impl Slot {
     /// A place, if one is free.
-    pub(crate) fn of(state: &ServerState) -> Option<Self> {
-        let slot = state.in_flight.token();
-        (state.in_flight.len() <= state.bounds.requests).then(|| Self(Arc::new(slot)))
+    pub(crate) fn of(state: &Arc<ServerState>) -> Option<Self> {
+        let one_more = |count| (count < state.bounds.requests).then_some(count + 1);
+        state.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(Arc::new(HeldSlot(Arc::clone(state)))))
     }
 
     /// Does the work to its end, also if the client does not wait for the answer.
@@ -114,7 +121,7 @@ impl ServerState {
                 config.on_unavailable,
                 OnUnavailable::Allow | OnUnavailable::Local
             ),
-            in_flight: TaskTracker::new(),
+            in_flight: AtomicUsize::new(0),
             // Those that do not wait still have places.
             waiting_slots: Semaphore::new((bounds.requests / 2).clamp(1, Semaphore::MAX_PERMITS)),
             readiness: tokio::sync::Mutex::default(),

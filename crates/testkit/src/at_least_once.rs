@@ -13,14 +13,17 @@ const BATCHES_BACK: usize = 4;
 /// A handler that gets the batches of one shard as at-least-once delivery may hand them over: split,
 /// with records of the batch before in front, and again.
 ///
-/// Each delivery has consecutive records, and no more than the poller's largest batch. The same seed over
-/// the same records makes the same choices. If a delivery fails, the poller delivers its batch
-/// again; the poller's checkpoint moves only past records that are done.
+/// Each delivery has consecutive records, and no more than the poller's largest batch. The same seed
+/// over the same records makes the same choices. If a delivery fails, the poller delivers its batch
+/// again; the poller's checkpoint moves only past records that are done. It panics if two shards are
+/// delivered at once.
 #[derive(Debug)]
 pub struct AtLeastOnce<H> {
     handler: H,
     percent: Percent,
     state: Mutex<State>,
+    /// Held while a batch is delivered.
+    turn: tokio::sync::Mutex<()>,
 }
 
 /// The frequencies of the faults, in percent of the deliveries.
@@ -42,6 +45,8 @@ struct State {
     /// The records in the largest batch so far.
     batch_size: usize,
     delivered: usize,
+    /// Those of them that were in no delivery before, unless one failed.
+    fresh: usize,
 }
 
 impl<H: Handler> AtLeastOnce<H> {
@@ -52,13 +57,19 @@ impl<H: Handler> AtLeastOnce<H> {
 
     fn new(handler: H, seed: u64, percent: Percent) -> Self {
         let rng = Rng::with_seed(seed);
-        let state = State { rng, log: Vec::new(), batch_size: 0, delivered: 0 };
-        Self { handler, percent, state: Mutex::new(state) }
+        let state = State { rng, log: Vec::new(), batch_size: 0, delivered: 0, fresh: 0 };
+        Self { handler, percent, state: Mutex::new(state), turn: tokio::sync::Mutex::default() }
     }
 
     /// The number of records in all deliveries so far.
     pub fn delivered(&self) -> usize {
         self.state().delivered
+    }
+
+    /// The number of records that were delivered again so far, after a delivery that succeeded.
+    pub fn repeated(&self) -> usize {
+        let state = self.state();
+        state.delivered - state.fresh
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -78,6 +89,7 @@ impl<H: Handler> Handler for AtLeastOnce<H> {
         &self,
         records: &[Box<RawValue>],
     ) -> Result<DynamoDbEventResponse, Self::Error> {
+        let _turn = self.turn.try_lock().expect("this handler delivers one shard at a time");
         self.state().go_to(records);
         let mut rest = records;
         while !rest.is_empty() {
@@ -124,6 +136,7 @@ impl State {
         if fresh > 1 && self.strikes(percent.split) {
             fresh = self.rng.usize(1..fresh);
         }
+        self.fresh += fresh;
         let start = self.log.len() - repeated;
         self.log.extend_from_slice(&rest[..fresh]);
         (self.log[start..].to_vec(), fresh)

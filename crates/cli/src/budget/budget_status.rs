@@ -18,7 +18,8 @@ pub(super) struct BudgetStatus {
     /// Taken from the budget and not given back. A debt from the last period counts, too.
     pub(super) granted_milli: i64,
     pub(super) left_milli: i64,
-    /// The sum of the usage windows of the period; none: there are no such windows.
+    /// The sum of the usage windows of the period; none: there are no such windows, or
+    /// one is broken.
     pub(super) used_milli: Option<i128>,
     /// Granted less used.
     pub(super) difference_milli: Option<i128>,
@@ -32,7 +33,7 @@ pub(super) struct BudgetStatus {
 #[derive(Debug, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Lasts {
-    /// Nothing was used, or there are no windows to tell.
+    /// Nothing was used, or there are no windows to tell, or one is broken.
     Unknown,
     /// Longer than the period.
     UntilReset,

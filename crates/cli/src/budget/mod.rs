@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use sluicegate::{Clock, SystemClock};
 
-use crate::error::{CliError, exit};
+use crate::error::{CliError, exit, say};
 use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::Readable;
@@ -32,7 +32,8 @@ hold, the debt that the period began with, tokens that came back for the period 
 before the limit was set.
 LASTS goes by the use of the last seven days.
 
-Exit codes: 0 shown, 1 there is no budget, or a broken bucket was left out, 2 bad input, 5 the table
+Exit codes: 0 shown, 1 there is no budget, or a bucket or a usage window
+is broken, 2 bad input, 5 the table
 could not be used.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -48,6 +49,12 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let mut statuses = Vec::with_capacity(budgets.len());
     for budget in &budgets {
         let used = reader.budget(&budget.bucket.resource, &budget.found, now).await?;
+        if used.broken_windows > 0 {
+            let (windows, limit) = (used.broken_windows, &budget.found.limit);
+            say(&format!(
+                "{windows} usage windows cannot be read: the use of {limit} is not known"
+            ));
+        }
         broken += used.broken_windows;
         statuses.push(BudgetStatus::of(budget, &used, now));
     }

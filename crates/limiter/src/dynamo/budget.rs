@@ -33,8 +33,7 @@ pub struct Budget {
     pub resets_in_ms: Option<u64>,
     /// The time for which it lasts.
     pub lasts: Lasts,
-    /// Usage windows that could not be read. Other windows of their kind are not used either: a part
-    /// of the consumption is not shown as the whole.
+    /// Usage windows that could not be read.
     pub broken_windows: usize,
 }
 
@@ -121,16 +120,16 @@ struct Windows<'a> {
 
 impl Windows<'_> {
     /// The use of a period by its own window, or by the windows that divide it. `None`: there are
-    /// none.
+    /// none, or one of them is broken and there is no own window.
     async fn used_in_period(&mut self, start: EpochMillis) -> Result<Option<i128>, ReadError> {
         let own = self.status.rule.refill().calendar().map(|at| WindowKind::Calendar(at.calendar));
         let now_s = self.now.get() / 1_000;
-        let mut most = None;
+        let (mut most, mut of_own) = (None, None);
         for kind in own.into_iter().chain(KINDS) {
             if kind.containing(start).start_s() * 1_000 != start.get() {
                 continue;
             }
-            let windows = self.read(kind, start..self.now).await?;
+            let Some(windows) = self.read(kind, start..self.now).await? else { continue };
             // Windows of the start may have expired, and a kind that was switched on later shows less.
             // The limit's own window is there or not.
             let is_whole = windows.first().is_some_and(|first| {
@@ -143,12 +142,16 @@ impl Windows<'_> {
             if is_whole {
                 most = most.max(Some(self.sum(&windows)));
             }
+            if Some(kind) == own {
+                of_own = most;
+            }
         }
-        Ok(most)
+        // The other kinds may have been switched on later than a broken one.
+        Ok(if self.broken > 0 { of_own } else { most })
     }
 
     /// Millitokens a day over the last days, or since the first use if there was none in as many
-    /// days before, but at least over one day. `None`: there are no windows.
+    /// days before, but at least over one day. `None`: there are no windows, or one of them is broken.
     async fn used_per_day(&mut self) -> Result<Option<i128>, ReadError> {
         let now_ms = self.now.get();
         for kind in KINDS {
@@ -158,10 +161,11 @@ impl Windows<'_> {
                 EpochMillis::new(kind.containing(at).start_s() * 1_000).unwrap_or(at)
             };
             let (from, before) = (ago(PACE_DAYS), ago(2 * PACE_DAYS));
-            let windows = self.read(kind, from..self.now).await?;
+            let Some(windows) = self.read(kind, from..self.now).await? else { return Ok(None) };
             let Some(first) = windows.first() else { continue };
             let first_ms = first.window.start_s() * 1_000;
-            let is_new = first_ms > from.get() && self.read(kind, before..from).await?.is_empty();
+            let is_new = first_ms > from.get()
+                && self.read(kind, before..from).await?.is_some_and(|before| before.is_empty());
             let since_ms = if is_new { first_ms } else { from.get() };
             let elapsed_ms = (self.now.get() - since_ms).max(DAY_MS);
             return Ok(Some(self.sum(&windows) * i128::from(DAY_MS) / i128::from(elapsed_ms)));
@@ -169,11 +173,12 @@ impl Windows<'_> {
         Ok(None)
     }
 
+    /// The windows that start then. `None`: one of them is broken.
     async fn read(
         &mut self,
         kind: WindowKind,
         starts: Range<EpochMillis>,
-    ) -> Result<Vec<UsageWindow>, ReadError> {
+    ) -> Result<Option<Vec<UsageWindow>>, ReadError> {
         let span = WindowSpan { kind, starts };
         let mut stream = pin!(self.reader.usage(&self.status.entity, self.resource, &span));
         let (mut windows, broken_before) = (Vec::new(), self.broken);
@@ -185,10 +190,7 @@ impl Windows<'_> {
                 Err(error) => return Err(error),
             }
         }
-        if self.broken > broken_before {
-            windows.clear();
-        }
-        Ok(windows)
+        Ok((self.broken == broken_before).then_some(windows))
     }
 
     fn sum(&self, windows: &[UsageWindow]) -> i128 {

@@ -130,8 +130,8 @@ impl Reader {
         items(self.fetched_pages(range), UsageWindow::from_item)
     }
 
-    /// The usage windows with these keys, in this order; those that do not exist are left out. The
-    /// reads are strongly consistent.
+    /// The usage windows with these keys, in this order. Each key may be given once; those without a
+    /// window are left out. The reads are strongly consistent.
     ///
     /// # Errors
     /// [`ReadError`]; a broken window is an error, too.

@@ -182,6 +182,8 @@ mod tests {
         let fraction = record(None, DateTime::from_secs_f64(1_480_642_020.5));
         let raw = to_lambda_record(fraction.clone(), "arn:stream").unwrap();
         assert_eq!(created_s(&raw), Some(1_480_642_020.5));
+        let odd = serde_json::value::to_raw_value(&serde_json::json!({"dynamodb": 7})).unwrap();
+        assert_eq!(created_s(&odd), None);
         let converted = convert(fraction);
         assert!(converted.get("userIdentity").is_none());
         assert!(converted["dynamodb"].get("NewImage").is_none());
