@@ -1,4 +1,4 @@
-//! The addition of a refill claim to one balance.
+//! What a refill claim adds to one balance.
 
 use crate::{Condition, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
 
@@ -29,7 +29,7 @@ pub(crate) struct Gain {
     pub(crate) returned: Millitokens,
 }
 
-/// The addition of a claim to one balance, and the condition under which it is right.
+/// The tokens that a claim adds to one balance, and the condition under which they are right.
 pub(crate) struct Claim {
     /// Millitokens; negative where it trims a surplus.
     pub(crate) tokens: i64,

@@ -39,8 +39,8 @@ pub(crate) fn expiry_s<'a>(
     Some(seconds(i128::from(now.get()) + MARGIN_MS + longest))
 }
 
-/// The lowest balance that fills before an expiry that was set for a balance of `tokens`: in twice
-/// the time that such a balance takes to fill.
+/// An expiry for a balance of `tokens` allows twice the time in which that balance fills. This is
+/// the lowest balance that still fills in that time.
 pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
     2 * tokens.min(0) - i128::from(rule.burst().get())
 }

@@ -38,8 +38,8 @@ pub trait Store: Any + Send + Sync {
     /// # Errors
     /// [`AdjustError::Ambiguous`] if a correction without a mark may have given tokens back.
     /// [`AdjustError::Unavailable`] if tokens may have been taken, if a correction with a mark may
-    /// have been made, or if nothing was done; the same call may be repeated. After any other error,
-    /// nothing was done.
+    /// have been made, or if nothing was done; the same call may be repeated. After any other
+    /// error, nothing was done.
     fn adjust<'a>(
         &'a self,
         correction: &'a Correction<'a>,
@@ -97,7 +97,7 @@ pub trait Store: Any + Send + Sync {
     /// Of a store that leases: the number of calls that the store behind it has answered. If the
     /// number grew during an acquire that was granted from held tokens, that store answered
     /// meanwhile.
-    fn leasing_answers(&self) -> u64 {
+    fn answered_lease_calls(&self) -> u64 {
         0
     }
 
@@ -125,8 +125,8 @@ pub struct Request {
     pub parent_limits: Option<Arc<Rules>>,
     /// The parent from whose bucket the request takes too.
     pub cascade: Cascade,
-    /// The most time that the whole call may take, except for tokens that a compensating cascade
-    /// gives back.
+    /// The most time that the whole call may take. Giving tokens back, in a compensating cascade,
+    /// may take as long again.
     pub deadline: Duration,
 }
 

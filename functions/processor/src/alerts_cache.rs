@@ -40,9 +40,9 @@ struct Loaded {
 impl AlertsCache {
     /// Reads the partition of alerts if the last read is a minute old, and returns the thresholds.
     /// Callers that come during a read wait for it. A read also replaces the waiting alerts of the
-    /// outbox, if there is one. If a read was not complete, the next one comes as soon as all alerts
-    /// that it found are closed.
-    pub(crate) async fn read_if_due(
+    /// outbox, if there is one. If a read was not complete, the next one comes as soon as all
+    /// alerts that it found are closed.
+    pub(crate) async fn refreshed_thresholds(
         &self,
         client: &Client,
         settings: &Settings,
@@ -50,8 +50,8 @@ impl AlertsCache {
         deadline: Instant,
     ) -> Result<Arc<AlertRules>, WriteError> {
         let mut loaded = self.0.lock().await;
-        // True if the last read was not complete, and all alerts that it found are closed. The writes
-        // that closed them are so recent that only a consistent read is sure to show them.
+        // True if the last read was not complete, and all alerts that it found are closed. The
+        // writes that closed them are so recent that only a consistent read is sure to show them.
         let reads_on = outbox.is_some_and(Outbox::must_read_on);
         if let Some(Loaded { at, rules }) = &*loaded
             && at.elapsed() < MAX_AGE

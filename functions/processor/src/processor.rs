@@ -26,12 +26,12 @@ use crate::settings::{Settings, Switch};
 use crate::window_writer::{WindowResult, WindowWriter};
 use crate::write_error::WriteError;
 
-/// Windows written at once (and as many quarantine entries and claims beside them): enough to hide the latency
-/// of a batch of a hundred windows, few enough not to throttle a fresh on-demand table or to need
-/// many connections.
+/// Windows written at once (and as many quarantine entries and claims beside them): enough to hide
+/// the latency of a batch of a hundred windows, few enough not to throttle a fresh on-demand table
+/// or to need many connections.
 const WRITES_AT_ONCE: usize = 16;
-/// The most time that a read of the waiting alerts may take after a batch. It delays the answer that
-/// the batch was counted.
+/// The most time that a read of the waiting alerts may take after a batch. It delays the answer
+/// to Lambda.
 const READ_TIME: Duration = Duration::from_secs(2);
 
 /// Counts the records of stream events in usage windows; cheap to clone.
@@ -79,7 +79,8 @@ impl Processor {
             return Ok(());
         };
         let (client, settings) = (&self.client, &self.settings);
-        let read = self.alerts_cache.read_if_due(client, settings, Some(outbox), deadline).await;
+        let read =
+            self.alerts_cache.refreshed_thresholds(client, settings, Some(outbox), deadline).await;
         read.map(drop).map_err(WriteError::reason)
     }
 

@@ -93,8 +93,8 @@ struct Change {
     new: Item,
 }
 
-/// For each limit that the records name: the amount that it has for a period, from the newest
-/// record that names it, if it is a calendar limit whose period is this kind of window. Newer
+/// For each limit that the records name: the amount that it has for a period, by the newest record
+/// that names it; `None`: it is no calendar limit whose period is this kind of window. Newer
 /// records that do not name it are ignored, because the bucket may have dropped the limit. The
 /// records are those of one window, oldest first.
 #[must_use]

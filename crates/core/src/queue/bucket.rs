@@ -122,7 +122,7 @@ impl QueueBucket {
     /// Otherwise a write that brings newer stored limits is due at once. A write that only brings
     /// limits of requests is due at most once a minute for the same limits: else two processes with
     /// different limits would rewrite the item at every refusal.
-    pub(super) fn reconfiguration(
+    pub(super) fn due_reconfiguration(
         &self,
         acquire: Acquire<'_>,
         now: EpochMillis,

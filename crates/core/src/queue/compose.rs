@@ -28,10 +28,10 @@ impl<W> WriteQueue<W> {
         // In two cases the draft cannot be written again. (1) It both corrects and takes for
         // acquires, and an item got other limits meanwhile (see `item_follows`). (2) An item was
         // deleted, and the draft has no limits to make it anew.
-        let mixes = shared.draft.acquires && shared.draft.corrects;
+        let takes_and_corrects = shared.draft.acquires && shared.draft.corrects;
         let is_impossible = |(bucket, drafted): (&QueueBucket, &BucketDraft)| {
             drafted.configuration.as_ref().map_or(bucket.image().is_none(), |configuration| {
-                mixes && !item_follows(bucket, configuration, &drafted.must_cover)
+                takes_and_corrects && !item_follows(bucket, configuration, &drafted.must_cover)
             })
         };
         if self.buckets.iter().zip(&shared.draft.buckets).any(is_impossible) {

@@ -22,9 +22,9 @@ pub(super) struct BucketDraft {
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Amounts given back of a limit that came after a debit of the same limit, added without a
-    /// cap. After that no further request that takes of that limit goes into this write: the
-    /// balance may be above the cap.
+    /// Tokens that are given back after an earlier request of this write took of the same limit;
+    /// they are added without a cap. After that no further request that takes of that limit goes
+    /// into this write: the balance may be above the cap.
     added_uncapped: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
@@ -44,7 +44,8 @@ pub(super) struct Draft {
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
     /// range. The price: if the bucket, with unclaimed refill, is full by now, the forced debit has
-    /// no effect, because the next claim adds refill that the bucket had no room for.
+    /// no effect: it makes room for refill that would have been cut off, and the next claim adds
+    /// it.
     pub(super) is_forced: bool,
 }
 

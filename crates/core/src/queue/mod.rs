@@ -1,7 +1,7 @@
-//! A queue decides the next write of a process on a bucket, or on those of a child and its parent. It
-//! has one write in flight at a time. Requests that arrive meanwhile wait, and share the next write.
-//! Other queues of the process may write the same bucket (with a parent or a child of
-//! its entity, or for corrections with a mark); to this queue they are other writers.
+//! A queue decides the next write of a process on a bucket, or on those of a child and its parent.
+//! It has one write in flight at a time. Requests that arrive meanwhile wait, and share the next
+//! write. Other queues of the process may write the same bucket (with a parent or a child of its
+//! entity, or for corrections with a mark); to this queue they are other writers.
 //!
 //! The queue performs no I/O. Its driver tells it which requests [enter](WriteQueue::enter) and
 //! [leave](WriteQueue::leave), asks it for the [next](WriteQueue::next) action, carries that out
@@ -25,7 +25,7 @@
 //! |---|---|---|
 //! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`) |
 //! | in doubt | `shared`, `is_in_doubt` | sent again under its id: in flight (`compose.rs`, `repeat`); an image shows its id: done (`lost.rs`, `finish_if_shown`); it cannot be sent again: abandoned, its requests wait again (`give_up_write`) |
-//! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write succeeds, which is its fence: it did not happen, or nothing can tell any more (`end_abandoned`) |
+//! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write, which is its fence, succeeds: the abandoned one did not happen, or nothing can tell any more (`end_abandoned`) |
 //!
 //! * A waiting request takes nothing if its caller leaves, unless an abandoned write carries it. If
 //!   the caller of an acquire leaves while a write of it is in flight or in doubt, and that write

@@ -71,7 +71,7 @@ impl<W> WriteQueue<W> {
         let may_reconfigure = |(index, _): &(usize, &QueueBucket)| member.may_reconfigure[*index];
         for (index, bucket) in self.buckets.iter().enumerate().filter(may_reconfigure) {
             let acquire = self.acquire_of(member, index);
-            if let Some(plan) = bucket.reconfiguration(acquire, now) {
+            if let Some(plan) = bucket.due_reconfiguration(acquire, now) {
                 // If the image may be out of date, read first: a read costs less than a write that
                 // fails.
                 return Some(match self.may_refuse_by_image(member, index, now) {
@@ -146,7 +146,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some() {
+            if member.may_reconfigure[index] && bucket.due_reconfiguration(acquire, now).is_some() {
                 return None;
             }
             is_short |= recent_claim_at(index).is_some_and(|at| {
@@ -181,7 +181,8 @@ impl<W> WriteQueue<W> {
             let acquire = self.acquire_of(member, index);
             if !member.has_fresh_image[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
-                || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
+                || member.may_reconfigure[index]
+                    && bucket.due_reconfiguration(acquire, now).is_some()
             {
                 return None;
             }

@@ -46,8 +46,8 @@ pub struct QueueSettings {
 /// The counts of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
-    /// Lost answers that no image can resolve, and requests that give tokens back and were sent
-    /// again after a lost answer.
+    /// Lost writes that no image can resolve, and those that were sent again and then succeeded, if
+    /// a request of them gives back more of a limit than it takes.
     pub ambiguous: u32,
     /// Refill times that were pulled back because they were far ahead of this process's clock.
     pub clocks_ahead: u32,

@@ -80,7 +80,8 @@ async fn write<T: Table>(
     write: &Write,
     marked: Option<&LaneMark>,
 ) -> TableReply {
-    // A write without an id is upkeep. It comes after the correction, so the mark exists.
+    // A write without an id is upkeep. In a lane with a mark it comes after the correction, so the
+    // mark exists.
     let marked = marked.filter(|_| write.id.is_some());
     match write.plans.as_slice() {
         [(index, plan)] if marked.is_none() && certainty == Certainty::Remembered => {

@@ -157,7 +157,7 @@ impl CallPass<'_> {
 
     /// Notes that the caller left before the answer; true if this was a trial. Then the breaker is
     /// open, and the recovery task probes again.
-    pub(super) fn end_trial(&self) -> bool {
+    pub(super) fn reopen_if_trial(&self) -> bool {
         self.is_trial() && self.circuit.change(self.word, OPEN).is_some()
     }
 

@@ -54,11 +54,14 @@ impl Guard {
             let cause = Cause::NotAsked { since: not_asked_error.since };
             return self.decide_without_store(request, cause, || not_asked_error.into());
         };
-        let (begin, answers) = (Instant::now(), self.store.leasing_answers());
+        let (begin, answers) = (Instant::now(), self.store.answered_lease_calls());
         let result = self.watch_call(&pass, request.deadline, acquire()).await;
         match &result {
-            // Held tokens say nothing about the store, unless it answered leasing meanwhile.
-            Ok(grant) if grant.is_held() && self.store.leasing_answers() == answers => drop(pass),
+            // Held tokens say nothing about the store, unless it answered a call of leasing
+            // meanwhile.
+            Ok(grant) if grant.is_held() && self.store.answered_lease_calls() == answers => {
+                drop(pass)
+            }
             result => {
                 metered::answered("acquire", begin.elapsed());
                 self.note(pass, result);

@@ -27,7 +27,7 @@ struct CallInProgress<'g> {
 impl Drop for CallInProgress<'_> {
     fn drop(&mut self) {
         // After a trial the recovery task probes.
-        if !self.has_ended && !self.pass.end_trial() {
+        if !self.has_ended && !self.pass.reopen_if_trial() {
             self.guard.probe_after_cut_off(self.deadline);
         }
     }
@@ -44,8 +44,8 @@ impl Drop for Probing {
 }
 
 impl Guard {
-    /// Awaits a call on the store, which ends by this deadline of its own, and notices if its caller
-    /// leaves before the call ends.
+    /// Awaits a call on the store. If the caller leaves before the call ends, the store is probed,
+    /// by this deadline. The call has a deadline of its own.
     pub(super) async fn watch_call<T>(
         self: &Arc<Self>,
         pass: &CallPass<'_>,

@@ -344,7 +344,7 @@ impl Store for Leased {
         Some(self.known_parts(request)?.into_iter().map(|part| part.grant).collect())
     }
 
-    fn leasing_answers(&self) -> u64 {
+    fn answered_lease_calls(&self) -> u64 {
         self.leaser.answers.load(Ordering::Relaxed)
     }
 

@@ -44,7 +44,7 @@ pub(super) struct Leaser {
     /// Held while buckets are evicted.
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
     is_shut: AtomicBool,
-    /// See [`Store::leasing_answers`](crate::store::Store::leasing_answers).
+    /// See [`Store::answered_lease_calls`](crate::store::Store::answered_lease_calls).
     pub(super) answers: AtomicU64,
     /// The average duration of a write, in milliseconds.
     write_ms: AtomicI64,
