@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use sluicegate::dynamo::{ConfigError, ReadError, RequestError};
 use sluicegate::error::InvalidRequest;
+use sluicegate::types::Wait;
 use sluicegate::{AcquireError, AdjustError};
 
 use crate::status::{LimitStatus, statuses};
@@ -89,7 +90,11 @@ pub(crate) fn of_acquire(py: Python<'_>, error: AcquireError) -> PyErr {
             let retry_after = exceeded.retry_after.map(|after| after.min(TIMEDELTA_MAX));
             (error, Some(exceeded.limits), Some(retry_after))
         }
-        AcquireError::NeverAdmissible(never) => {
+        AcquireError::NeverAdmissible(mut never) => {
+            // A limit that is only short at the moment is not the reason.
+            for status in never.limits.iter_mut().filter(|it| it.wait != Wait::ExceedsBurst) {
+                status.wait = Wait::None;
+            }
             (NeverAdmissibleError::new_err(message), Some(never.limits), None)
         }
         AcquireError::Contended { .. } => (ContendedError::new_err(message), None, None),

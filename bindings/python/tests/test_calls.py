@@ -316,6 +316,14 @@ def test_exceptions_of_the_package_have_their_attributes() -> None:
     assert (error.retry_after, list(error.limits)) == (None, [])
 
 
+def test_a_limit_that_is_only_short_is_not_why_a_request_never_fits() -> None:
+    limiter = sluicegate.memory(limits=["rpm=1/never", "tpm=10/never"])
+    limiter.acquire("u", "r", {"rpm": 1}).sync()
+    with pytest.raises(sluicegate.NeverAdmissibleError) as raised:
+        limiter.acquire("u", "r", {"rpm": 1, "tpm": 20}).sync()
+    assert [(limit.limit, limit.violated) for limit in raised.value.limits] == [("rpm", False), ("tpm", True)]
+
+
 def test_many_loops_leave_nothing_behind() -> None:
     limiter = sluicegate.memory(limits=["rpm=100/never"])
 

@@ -83,11 +83,9 @@
 //! |---|---|---|
 //! | [`LimitExceeded`](sluicegate::AcquireError::LimitExceeded) | 429 | whole seconds, rounded up: the largest `t`; absent for a quota that is used up |
 //! | [`NeverAdmissible`](sluicegate::AcquireError::NeverAdmissible) | 400 | waiting does not help |
-//! | [`InvalidRequest`](sluicegate::AcquireError::InvalidRequest): an entity, a resource or an amount
-//! that is invalid | 400 | |
+//! | [`InvalidRequest`](sluicegate::AcquireError::InvalidRequest): an entity, a resource or an amount that is invalid | 400 | |
 //! | [`Contended`](sluicegate::AcquireError::Contended) | 503 | 1 |
-//! | [`Unavailable`](sluicegate::AcquireError::Unavailable): under `Deny`, or for limits unknown to the
-//! process under `Local` | 503 | 5 |
+//! | [`Unavailable`](sluicegate::AcquireError::Unavailable): under `Deny`, or for limits unknown to the process under `Local` | 503 | 5 |
 //! | any other [`InvalidRequest`](sluicegate::AcquireError::InvalidRequest), [`Setup`](sluicegate::AcquireError::Setup) | 500 | |
 //! | the extractor's [`Rejection`] | its own | its own |
 //!

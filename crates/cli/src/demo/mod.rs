@@ -26,8 +26,8 @@ Examples:
   sluicegate demo --leased
   sluicegate demo --headless --seconds 60 --seed 1
 
-Exit codes: 0 done, 2 bad input or no terminal to draw on, 5 the engine failed or the usage windows
-differ from what was consumed.")]
+Exit codes: 0 done, 1 the usage windows differ from what was consumed, 2 bad input or no terminal to
+draw on, 5 the engine failed.")]
 pub(crate) struct Args {
     /// Draw nothing and wait for nothing: simulate, then print a summary as JSON.
     #[arg(long)]
@@ -58,5 +58,5 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     let differs = "the usage windows differ from what was consumed; please report this seed";
-    Err(CliError::Store(differs.to_owned()))
+    Err(CliError::Attention(differs.to_owned()))
 }
