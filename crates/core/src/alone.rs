@@ -1,7 +1,7 @@
 //! Taking in place from an image that no other process writes. The result is that of
 //! [`decide`](crate::decide) and its plan.
 
-use crate::{Amounts, CompositeBucket, EpochMillis, Millitokens, is_clock_ahead};
+use crate::{Amounts, CompositeBucket, EpochMillis, Millitokens, is_refill_time_ahead};
 
 impl CompositeBucket {
     /// Claims the refill of every limit up to `now` and takes. The configuration must be the one
@@ -11,7 +11,7 @@ impl CompositeBucket {
     /// [`decide`](crate::decide) says what to do.
     #[must_use]
     pub fn take_alone(&mut self, amounts: &Amounts, now: EpochMillis) -> bool {
-        if is_clock_ahead(self, now) {
+        if is_refill_time_ahead(self, now) {
             return false;
         }
         let since = self.refilled_at;
@@ -115,7 +115,7 @@ mod tests {
                     let planned = plan.apply(Some(&before)).unwrap();
                     prop_assert_eq!(worth(&after, now), worth(&planned, now));
                 }
-                Decision::Write(_) => prop_assert!(is_clock_ahead(&before, now)),
+                Decision::Write(_) => prop_assert!(is_refill_time_ahead(&before, now)),
                 other => {
                     prop_assert!(!is_taken, "{:?}", other);
                     prop_assert_eq!(worth(&after, now), worth(&before, now));

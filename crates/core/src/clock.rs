@@ -9,7 +9,7 @@ const AHEAD_MS: i64 = 60_000;
 /// True if the item's refill timestamp is more than a minute ahead of this clock: the clock that
 /// wrote it or this one is wrong.
 #[must_use]
-pub fn is_clock_ahead(image: &CompositeBucket, now: EpochMillis) -> bool {
+pub fn is_refill_time_ahead(image: &CompositeBucket, now: EpochMillis) -> bool {
     is_ahead(image.refilled_at, now)
 }
 

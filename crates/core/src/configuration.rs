@@ -178,7 +178,7 @@ impl Configuration {
     #[must_use]
     pub fn is_followed_by(&self, image: &CompositeBucket) -> bool {
         let mut differences = self.compare(image);
-        differences.fit(image, &Amounts::new());
+        differences.drop_unasked_if_crowded(image, &Amounts::new());
         differences.is_empty()
     }
 
@@ -248,7 +248,7 @@ impl Differences {
 
     /// If the item has no room for all missing limits, leaves out those that are not asked for. An
     /// item of another producer may have more limits than [`LIMITS_MAX`].
-    pub(crate) fn fit(&mut self, image: &CompositeBucket, amounts: &Amounts) {
+    pub(crate) fn drop_unasked_if_crowded(&mut self, image: &CompositeBucket, amounts: &Amounts) {
         if self.is_crowded(image) {
             self.missing.retain(|limit, _| amounts.contains_key(limit));
         }

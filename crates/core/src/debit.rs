@@ -12,7 +12,7 @@ use crate::status::View;
 use crate::{
     Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
     LimitBalance, LimitName, Millitokens, RefillHint, RequestId, Rule, RulesHash, expiry,
-    is_clock_ahead,
+    is_refill_time_ahead,
 };
 
 /// The amounts that a write takes from a bucket, or gives back.
@@ -126,7 +126,7 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let View { image, differences, now } = *view;
     // A clock that is a little behind claims nothing. A refill timestamp far ahead is pulled back:
     // otherwise one bad clock would stop refill for all processes.
-    let until = if is_clock_ahead(image, now) { now } else { now.max(image.refilled_at) };
+    let until = if is_refill_time_ahead(image, now) { now } else { now.max(image.refilled_at) };
     let since = image.refilled_at.min(until);
     let mut plan = debit.plan(WritePath::Claim);
     plan.changes.push(Change::RefilledAt(until));

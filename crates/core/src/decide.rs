@@ -13,7 +13,8 @@ use crate::debit::{Debit, new_item, take_unclaimed, take_with_claim};
 use crate::plan::WritePlan;
 use crate::status::{LimitStatus, View};
 use crate::{
-    Acquire, Amounts, CompositeBucket, EpochMillis, LimitName, Millitokens, Wait, is_clock_ahead,
+    Acquire, Amounts, CompositeBucket, EpochMillis, LimitName, Millitokens, Wait,
+    is_refill_time_ahead,
 };
 
 /// The decision on an acquire.
@@ -85,7 +86,7 @@ pub(crate) fn assess(
 ) -> Assessment {
     let Some(image) = image else { return assess_new(acquire) };
     let mut differences = acquire.configuration.compare(image);
-    differences.fit(image, acquire.amounts);
+    differences.drop_unasked_if_crowded(image, acquire.amounts);
     if differences.is_crowded(image) {
         return make_room(image, acquire, differences, now);
     }
@@ -101,7 +102,7 @@ pub(crate) fn assess(
         return Assessment::Covered;
     }
     let never = limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst);
-    match is_clock_ahead(image, now) && !never {
+    match is_refill_time_ahead(image, now) && !never {
         true => Assessment::Repair(take_with_claim(&view, &Debit::claim_only(acquire))),
         false => Assessment::Short(limits),
     }
@@ -132,9 +133,9 @@ pub(crate) fn take_from(
     now: EpochMillis,
 ) -> WritePlan {
     let mut differences = acquire.configuration.compare(image);
-    differences.fit(image, acquire.amounts);
+    differences.drop_unasked_if_crowded(image, acquire.amounts);
     let view = View { image, differences: &differences, now };
-    let needs_no_claim = differences.is_empty() && !is_clock_ahead(image, now);
+    let needs_no_claim = differences.is_empty() && !is_refill_time_ahead(image, now);
     let unclaimed = if needs_no_claim { take_unclaimed(&view, debit, acquire.hint) } else { None };
     unclaimed.unwrap_or_else(|| take_with_claim(&view, debit))
 }
@@ -154,7 +155,7 @@ pub fn reconfigure(
     if !differences.has_change() {
         return None;
     }
-    differences.fit(image, acquire.amounts);
+    differences.drop_unasked_if_crowded(image, acquire.amounts);
     if differences.is_crowded(image) {
         differences.missing.clear();
     }

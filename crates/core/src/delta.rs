@@ -119,9 +119,10 @@ pub enum RecordError {
 /// nothing.
 ///
 /// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
-/// timestamp. A write that claims no refill ([`WritePath::Unclaimed`], [`WritePath::AddOnly`]) leaves
-/// it alone, so it may be older than the write. Then the time is the later of the refill timestamp
-/// and the record's creation time, or the one of them that exists.
+/// timestamp. A write that claims no refill ([`WritePath::Unclaimed`], [`WritePath::AddOnly`])
+/// leaves it as it is, so it may be older than the write. If it left the timestamp alone, the time
+/// is the later of the refill timestamp and the record's creation time, or the one of them that
+/// exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
 /// [`WritePath::AddOnly`]: crate::WritePath::AddOnly
@@ -132,7 +133,8 @@ pub fn extract_deltas<'a>(
     record: &StreamRecord<'a>,
 ) -> Result<Option<RecordDeltas<'a>>, RecordError> {
     let (pk, sk) = record.keys();
-    // Items of other kinds are left out before their names are parsed: a bad name there is no error.
+    // Items of other kinds are left out before their names are parsed: a bad name there is no
+    // error.
     if record.event_name == EventName::Remove || !sk.starts_with(keys::BUCKET_PREFIX) {
         return Ok(None);
     }

@@ -173,7 +173,7 @@ fn a_clock_that_was_ahead_gives_nobody_tokens() {
     assert_eq!(converted.limits[&name("tpm")].tokens.get(), 3);
 
     let seen = of([("rpm", empty), ("tpm", ahead)]).seen(at(T0 + 600)).unwrap();
-    assert!(seen.limits == converted.limits && crate::is_clock_ahead(&seen, at(T0 + 600)));
+    assert!(seen.limits == converted.limits && crate::is_refill_time_ahead(&seen, at(T0 + 600)));
     let early = of([("rpm", empty), ("tpm", rpm)]);
     assert_eq!(early.seen(at(T0 + 600)).unwrap(), early.composite(at(T0 + 600)));
 }

@@ -1,8 +1,8 @@
 //! The core of Sluicegate, free of I/O: schema, token arithmetic, deltas and usage windows.
 //!
 //! This crate defines the meaning of every item of the table. The other crates read and write the
-//! table. No function of this crate performs I/O, reads a clock or awaits: the caller passes the time
-//! as an argument, and every result is a value.
+//! table. No function of this crate performs I/O, reads a clock or awaits: the caller passes the
+//! time as an argument, and every result is a value.
 //!
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
@@ -83,7 +83,7 @@ pub use batch::{Batch, Layouts, StreamEvent, UncountableRecord};
 pub use bucket::{CompositeBucket, LimitBalance};
 pub use calendar::{Calendar, CalendarPeriod, InvalidCalendar, UnknownZone, Zone};
 pub use claim::ClaimInterval;
-pub use clock::is_clock_ahead;
+pub use clock::is_refill_time_ahead;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, StoredRules};
 pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas, extract_shard_deltas};

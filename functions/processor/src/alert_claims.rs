@@ -19,7 +19,7 @@ use sluicegate_core::{
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::alerts_cache::AlertsCache;
+use crate::alert_partition::AlertPartition;
 use crate::answer::WindowItem;
 use crate::backoff::Backoff;
 use crate::expressions;
@@ -39,7 +39,7 @@ const CLAIMS_PER_TRANSACTION: usize = 50;
 pub(crate) struct AlertClaims<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
-    pub(crate) alerts_cache: &'a AlertsCache,
+    pub(crate) alert_partition: &'a AlertPartition,
     pub(crate) outbox: Option<&'a Outbox>,
     pub(crate) group: &'a WindowGroup<'a>,
     /// One for each transaction that may be in flight.
@@ -87,7 +87,7 @@ impl AlertClaims<'_> {
         result: &mut WindowResult,
     ) -> Result<(), WriteError> {
         let thresholds = self
-            .alerts_cache
+            .alert_partition
             .refreshed_thresholds(self.client, self.settings, self.outbox, self.deadline)
             .await?;
         let ItemKey::Usage(entity, resource, window) = self.group.key() else { return Ok(()) };

@@ -11,7 +11,7 @@
 //! * with alerts switched on, each threshold that a window reaches becomes one alert in the outbox.
 
 mod alert_claims;
-mod alerts_cache;
+mod alert_partition;
 mod answer;
 #[cfg(feature = "aws-alerts")]
 mod arn;

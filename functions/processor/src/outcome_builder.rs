@@ -18,8 +18,8 @@ use crate::write_error::WriteError;
 /// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
-    /// Records that some window was done with before: another delivery had counted or quarantined
-    /// them. A record is in one window of every kind, and the set counts it once.
+    /// Records that another delivery had counted in some window, or put into quarantine, before. A
+    /// record is in one window of every kind, and the set counts it once.
     dropped: HashSet<usize>,
 }
 
@@ -28,7 +28,7 @@ fn address(record: &Arc<RecordDeltas<'_>>) -> usize {
     record.json.as_ptr() as usize
 }
 
-/// The records of a group that its window was done with before.
+/// The records of a group that an earlier delivery had finished in its window.
 fn duplicates_of<'a>(
     (group, result): (&'a WindowGroup<'_>, &'a WindowResult),
 ) -> impl Iterator<Item = usize> + use<'a> {

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::alert_claims::AlertClaims;
-use crate::alerts_cache::AlertsCache;
+use crate::alert_partition::AlertPartition;
 use crate::destination::Destination;
 use crate::new_quarantine_entry::NewQuarantineEntry;
 use crate::outbox::{self, Deliveries, Outbox};
@@ -39,7 +39,7 @@ const READ_TIME: Duration = Duration::from_secs(2);
 pub struct Processor {
     client: Client,
     settings: Settings,
-    alerts_cache: AlertsCache,
+    alert_partition: AlertPartition,
     outbox: Option<Arc<Outbox>>,
 }
 
@@ -47,7 +47,7 @@ impl Processor {
     /// A processor that writes to the table of `settings` through `client`.
     #[must_use]
     pub fn new(client: Client, settings: Settings) -> Self {
-        Self { client, settings, alerts_cache: AlertsCache::default(), outbox: None }
+        Self { client, settings, alert_partition: AlertPartition::default(), outbox: None }
     }
 
     /// Switches alerts on. The processor delivers each alert at least once: right after its batch,
@@ -61,9 +61,9 @@ impl Processor {
     }
 
     /// Delivers the alerts that are due, without a batch. If the last read of the waiting alerts is
-    /// a minute old, it first reads them again. It does not wait for that minute if the last read
-    /// left some out, and all that it found are delivered or given up. Without a destination, or if
-    /// another region counts the table, it does nothing.
+    /// a minute old, it first reads them again. It also does so, without waiting for that minute,
+    /// if the last read left some out and everything that it found is delivered or given up.
+    /// Without a destination, or if another region counts the table, it does nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.
@@ -79,8 +79,10 @@ impl Processor {
             return Ok(());
         };
         let (client, settings) = (&self.client, &self.settings);
-        let read =
-            self.alerts_cache.refreshed_thresholds(client, settings, Some(outbox), deadline).await;
+        let read = self
+            .alert_partition
+            .refreshed_thresholds(client, settings, Some(outbox), deadline)
+            .await;
         read.map(drop).map_err(WriteError::reason)
     }
 
@@ -199,7 +201,7 @@ impl Processor {
         let claims = &|n: usize| AlertClaims {
             client: &self.client,
             settings: &self.settings,
-            alerts_cache: &self.alerts_cache,
+            alert_partition: &self.alert_partition,
             outbox: self.outbox.as_deref(),
             group: &grouped.groups[n],
             slots,

@@ -58,8 +58,8 @@ pub(crate) struct WindowResult {
     pub(crate) alerts: u64,
 }
 
-/// A write that was sent. If its reply is lost and the next condition fails with the watermark
-/// `last`, its records are counted or quarantined: by this write or by another delivery.
+/// A write that was sent. If its reply is lost, and the next condition fails because the watermark
+/// is `last`, its records are counted or quarantined: by this write or by another delivery.
 struct SentWrite {
     last: SequenceNumber,
     /// False if it puts records into quarantine instead.

@@ -45,9 +45,9 @@ impl WindowState {
     }
 
     /// Takes in the amounts of the newest records that the window counted ([`calendar_amounts`]).
-    /// The window's item lacks an amount if a processor without alerts counted those records: then
-    /// the state gets it. The item still has the amount of a limit whose calendar changed: then the
-    /// state drops it, because the limit has none for this window any more.
+    /// If the window's item lacks an amount, because a processor without alerts counted those
+    /// records, the state gets it. If the item still has the amount of a limit whose calendar
+    /// changed, the state drops it, because the limit has none for this window any more.
     pub fn merge_amounts(&mut self, newest: BTreeMap<LimitName, Option<Millitokens>>) {
         for (limit, amount) in newest {
             match amount {

@@ -8,7 +8,7 @@ use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_BEFORE_PAUSE, OUTRUNS_BEFORE_PAUSE};
 use super::state::{ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
-use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
+use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_refill_time_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
 
@@ -108,7 +108,7 @@ impl<W> WriteQueue<W> {
     ) {
         for ((index, plan), image) in write.plans.iter().zip(images) {
             let before = self.buckets[*index].known.as_ref().and_then(|known| known.image.clone());
-            let is_ahead = before.as_ref().is_some_and(|before| is_clock_ahead(before, now));
+            let is_ahead = before.as_ref().is_some_and(|before| is_refill_time_ahead(before, now));
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
@@ -183,8 +183,8 @@ impl<W> WriteQueue<W> {
         if let Some(shared) = &mut self.shared {
             shared.is_in_doubt = true;
         }
-        // The lost write may have changed the bucket, and time has passed: nothing may be refused by
-        // an earlier answer.
+        // The lost write may have changed the bucket, and time has passed: nothing may be refused
+        // by an earlier answer.
         for member in self.members() {
             member.has_fresh_image = Default::default();
             member.passed_over_at = None;
@@ -238,7 +238,8 @@ impl<W> WriteQueue<W> {
             demand.amounts = -&demand.amounts;
         }
         let (purpose, started_at) = (Purpose::GiveBack, EpochMillis::MIN);
-        let request = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits: false };
+        let request =
+            QueuedRequest { id, purpose, buckets, started_at, may_follow_newer_limits: false };
         self.waiting.insert(0, Member::new(request, None));
     }
 

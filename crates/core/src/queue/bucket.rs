@@ -6,7 +6,7 @@ use super::contention::ContentionEstimate;
 use super::settings::QueueSettings;
 use crate::{
     Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, RulesHash, WritePlan,
-    is_clock_ahead, reconfigure,
+    is_refill_time_ahead, reconfigure,
 };
 
 /// The least time, in milliseconds, between two upkeep writes for the same limits that came with
@@ -58,7 +58,7 @@ impl KnownImage {
     pub fn is_older_than(&self, other: &Self) -> bool {
         match (&self.image, &other.image) {
             (Some(this), Some(other)) => {
-                this.refilled_at < other.refilled_at && !is_clock_ahead(other, self.as_of)
+                this.refilled_at < other.refilled_at && !is_refill_time_ahead(other, self.as_of)
             }
             _ => false,
         }

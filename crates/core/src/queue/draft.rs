@@ -43,9 +43,9 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: if the bucket, with unclaimed refill, is full by now, the forced debit has
-    /// no effect: it makes room for refill that would have been cut off, and the next claim adds
-    /// it.
+    /// range. The price: if the balance and the unclaimed refill together have reached the cap, the
+    /// debit makes room for refill that the cap would have cut off, so the next claim puts back
+    /// what the debit took.
     pub(super) is_forced: bool,
 }
 

@@ -25,7 +25,7 @@ impl<W> WriteQueue<W> {
         let (bucket, demand) = (&self.buckets[0], &member.request.buckets[0]);
         let (configuration, id) = (demand.configuration.as_ref(), &member.request.id);
         let image = bucket.image();
-        if member.request.may_reread_limits
+        if member.request.may_follow_newer_limits
             && image.is_some_and(|image| configuration.is_behind(image))
         {
             return Placement::Resolved(Outcome::OutdatedLimits(0));
@@ -62,7 +62,8 @@ impl<W> WriteQueue<W> {
                 Assessment::Short(_) => {
                     Some(self.step_unless_covered(member, now).unwrap_or(Placement::Later))
                 }
-                // It makes room also for a limit of which the lease needs no tokens yet.
+                // The repair may only make room for a limit that the lease merely wants, so a
+                // refusal of what it needs comes first.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
                     Some(self.step_unless_covered(member, now).unwrap_or(repair))

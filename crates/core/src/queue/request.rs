@@ -21,7 +21,7 @@ pub struct QueuedRequest {
     /// The start of the call.
     pub started_at: EpochMillis,
     /// True if the caller can read the stored limits once more.
-    pub may_reread_limits: bool,
+    pub may_follow_newer_limits: bool,
 }
 
 /// The purpose of a request.
@@ -68,8 +68,8 @@ pub enum Outcome {
     NoRoom(usize, LimitName),
     /// The answer to a write was lost, and nothing can tell any more if the write took effect.
     /// Leases and requests that give tokens back end so. The queue writes other requests again,
-    /// unless more writes are lost than one write can fence: then all requests of the oldest ones
-    /// end so.
+    /// unless more writes are lost than one write can fence: then all requests of the oldest
+    /// writes end so.
     Ambiguous,
     /// The request has used all of its attempts, and none is known to have succeeded: other writers
     /// came first, the table was busy, or answers were lost.

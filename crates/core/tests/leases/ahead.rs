@@ -36,8 +36,8 @@ impl Ahead {
         let configuration = Arc::new(model.configuration);
         let buckets = vec![BucketDemand { amounts: terms.least(), configuration }];
         let (id, purpose) = (RequestId::from_bits(1), Purpose::Lease(Arc::new(terms)));
-        let (started_at, may_reread_limits) = (at(T0), false);
-        let lease = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits };
+        let (started_at, may_follow_newer_limits) = (at(T0), false);
+        let lease = QueuedRequest { id, purpose, buckets, started_at, may_follow_newer_limits };
         let mut queue = WriteQueue::new([bucket_id()], settings);
         let known = Some(Arc::new(image.clone()));
         queue
@@ -78,7 +78,8 @@ impl Ahead {
         }
     }
 
-    /// Loses the answer to the lease's write, whose caller leaves; returns the item after the write.
+    /// Loses the answer to the lease's write, whose caller leaves; returns the item after the
+    /// write.
     fn lose_lease(&mut self) -> CompositeBucket {
         self.enter_lease();
         let done = self.next_write().changed(Some(&self.image)).unwrap();

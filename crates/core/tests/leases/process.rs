@@ -189,7 +189,7 @@ impl Process {
             Some(_) => (order.id.clone(), Purpose::Correct),
         };
         let entering =
-            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false };
+            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false };
         self.queue.enter(entering, (), now);
         self.advance(order, image, now);
     }

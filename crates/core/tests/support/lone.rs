@@ -120,7 +120,13 @@ pub(crate) fn request(
     now: EpochMillis,
 ) -> QueuedRequest {
     let demand = BucketDemand { amounts, configuration: Arc::new(configuration.clone()) };
-    QueuedRequest { id, purpose, buckets: vec![demand], started_at: now, may_reread_limits: false }
+    QueuedRequest {
+        id,
+        purpose,
+        buckets: vec![demand],
+        started_at: now,
+        may_follow_newer_limits: false,
+    }
 }
 
 /// A lease; what it needs at least is what it is refused without.

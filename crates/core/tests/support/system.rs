@@ -101,7 +101,7 @@ impl System {
         let configuration = scenario.configurations[process.configuration].clone();
         let buckets = vec![BucketDemand { amounts, configuration }];
         let entering =
-            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false };
+            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false };
         process.queue.enter(entering, caller, now);
         if request.purpose == Purpose::Forced {
             process.queue.force(&request.id);

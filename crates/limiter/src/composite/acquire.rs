@@ -44,8 +44,8 @@ impl<T: Table> CompositeStore<T> {
         context: &mut CallContext<'_>,
     ) -> Result<Done, (AcquireError, Effect)> {
         let is_acquire = *purpose == Purpose::Acquire;
-        let mut may_reread_limits = *purpose != Purpose::Correct;
-        let mut may_look_for_limit = true;
+        let mut may_follow_newer_limits = *purpose != Purpose::Correct;
+        let mut may_read_limits_again = true;
         loop {
             let demand = |target: &BucketRequest| BucketDemand {
                 amounts: target.amounts.clone(),
@@ -57,7 +57,7 @@ impl<T: Table> CompositeStore<T> {
                 purpose: purpose.clone(),
                 buckets: targets.iter().map(demand).collect(),
                 started_at,
-                may_reread_limits,
+                may_follow_newer_limits,
             };
             let resolved = lane.submit(self, &request, context).await?;
             let Resolved { outcome, table_error, .. } = resolved;
@@ -66,14 +66,14 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Refused(limits) => Some((false, AcquireError::refused(limits.concat()))),
                 Outcome::OutdatedLimits(_) => {
-                    may_reread_limits = false;
+                    may_follow_newer_limits = false;
                     self.follow_newer_limits(targets, context).await;
                     None
                 }
                 // Stored limits are read again, once: an unknown limit may have been stored a
                 // moment ago, and a deleted limit may have made room for another one.
-                Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_look_for_limit => {
-                    may_look_for_limit = false;
+                Outcome::UnknownLimit(_) | Outcome::NoRoom(..) if may_read_limits_again => {
+                    may_read_limits_again = false;
                     for target in &mut *targets {
                         let read = self.read_limits_again(target, true, context).boxed().await;
                         read.map_err(|error| (error, Effect::None))?;

@@ -3,8 +3,8 @@
 //!
 //! * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
 //! * `Unavailable` with one of these inside: the request is in doubt, but the store answers, so
-//!   this is no outage. `Guard::take_with` unwraps `Contended`, whose documentation tells programs
-//!   that tokens may be taken. That of `Setup` does not, so it stays inside.
+//!   this is no outage. `Guard::take_with` unwraps `Contended`: by its documentation, programs
+//!   know that tokens may have been taken. They do not know it of `Setup`, which stays inside.
 //! * any other `Unavailable`: an outage.
 
 use crate::call::CallContext;

@@ -36,8 +36,8 @@ struct KnownBucketState {
 }
 
 /// A configuration and, if it holds stored limits, how long they are current: as long as
-/// `Directory::changes` returns this number, and in the time in which the answers for all levels
-/// are valid.
+/// `Directory::changes` returns the number here, and in the time in which the answers for all
+/// levels are valid.
 pub(super) type KnownConfiguration = (Arc<Configuration>, Option<(u64, Range<EpochMillis>)>);
 
 impl KnownBucket {

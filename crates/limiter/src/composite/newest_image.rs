@@ -15,7 +15,8 @@ impl NewestImage {
         lock(&self.0).clone()
     }
 
-    /// Remembers an image, unless one with a newer claim is known: answers may come out of order.
+    /// Remembers an image, unless one with a newer refill time is known: answers may come out of
+    /// order.
     pub(super) fn learn_if_newer(&self, new: KnownImage) {
         let mut known = lock(&self.0);
         if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {

@@ -104,7 +104,7 @@ impl BucketHistory {
         let buckets = vec![BucketDemand { amounts: amounts.clone(), configuration }];
         let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);
         let request =
-            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false };
+            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false };
         queue.enter(request, (), now);
         queue
     }

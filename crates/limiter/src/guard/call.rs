@@ -79,9 +79,9 @@ impl Guard {
                 let cause = Cause::Unanswered(described(&source).into());
                 self.decide_without_store(request, cause, || source)
             }
-            // The store answers, but the request is in doubt (`composite/deadline_error.rs`). The
-            // documentation of `Contended` tells programs that tokens may be taken, so it is
-            // unwrapped. That of other errors does not, so they stay inside `Unavailable`.
+            // The store answers, but the request is in doubt (`composite/deadline_error.rs`).
+            // Programs know of `Contended` that tokens may have been taken, so the error is
+            // unwrapped. They do not know it of other errors: these stay inside `Unavailable`.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

@@ -138,7 +138,7 @@ impl Local {
         Ok(parts)
     }
 
-    /// Takes from a single bucket, and copies its image only if a permit still shows it. This works
+    /// Takes from a single bucket, and copies its image only if a permit still holds it. This works
     /// if an earlier request took from the bucket by the same limits: the usual case of an outage.
     /// `None`, and nothing is taken: this function cannot decide the request.
     fn take_in_place(

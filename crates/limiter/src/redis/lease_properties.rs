@@ -110,7 +110,7 @@ impl ComparedLease<'_> {
         let configuration = Arc::new(configuration.clone());
         let buckets = vec![BucketDemand { amounts, configuration }];
         queue.enter(
-            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false },
+            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false },
             (),
             now,
         );

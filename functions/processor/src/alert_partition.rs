@@ -29,7 +29,7 @@ const WAITING_READ: usize = 1_000;
 /// The thresholds of a processor's table, and the time of the read that found them and the waiting
 /// alerts. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AlertsCache(Arc<Mutex<Option<Loaded>>>);
+pub(crate) struct AlertPartition(Arc<Mutex<Option<Loaded>>>);
 
 #[derive(Debug)]
 struct Loaded {
@@ -37,7 +37,7 @@ struct Loaded {
     rules: Arc<AlertRules>,
 }
 
-impl AlertsCache {
+impl AlertPartition {
     /// Reads the partition of alerts if the last read is a minute old, and returns the thresholds.
     /// Callers that come during a read wait for it. A read also replaces the waiting alerts of the
     /// outbox, if there is one. If a read was not complete, the next one comes as soon as all
