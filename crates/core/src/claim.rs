@@ -1,4 +1,4 @@
-//! What a refill claim adds to one balance.
+//! The tokens that a refill claim adds to one balance.
 
 use crate::{Condition, EpochMillis, LimitBalance, LimitName, Millitokens, Rule};
 

@@ -32,9 +32,8 @@ hold, the debt that the period began with, tokens that came back for the period 
 before the limit was set.
 LASTS goes by the use of the last seven days.
 
-Exit codes: 0 shown, 1 there is no budget, or a bucket or a usage window
-is broken, 2 bad input, 5 the table
-could not be used.")]
+Exit codes: 0 shown, 1 there is no budget, or a bucket or a usage window is broken, 2 bad input, 5 the
+table could not be used.")]
 pub(crate) struct Args {
     #[command(flatten)]
     whose: Words,
