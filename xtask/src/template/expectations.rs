@@ -262,26 +262,26 @@ const ROLE: &[Property] = &[
                 "Sid": "WriteUsage",
                 "Effect": "Allow",
                 "Action": ["dynamodb:PutItem", "dynamodb:UpdateItem"],
-                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"}
+                "Resource": {"Fn::If": ["MakesTable", {"Fn::GetAtt": ["Table", "Arn"]}, {"Fn::Select": [0, {"Fn::Split": ["/stream/", {"Ref": "StreamArn"}]}]}]}
             },
             {
                 "Sid": "DescribeTable",
                 "Effect": "Allow",
                 "Action": "dynamodb:DescribeTable",
-                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"}
+                "Resource": {"Fn::If": ["MakesTable", {"Fn::GetAtt": ["Table", "Arn"]}, {"Fn::Select": [0, {"Fn::Split": ["/stream/", {"Ref": "StreamArn"}]}]}]}
             },
             {"Fn::If": ["MakesAlerts", {
                 "Sid": "ReadAlerts",
                 "Effect": "Allow",
                 "Action": "dynamodb:Query",
-                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"},
+                "Resource": {"Fn::If": ["MakesTable", {"Fn::GetAtt": ["Table", "Arn"]}, {"Fn::Select": [0, {"Fn::Split": ["/stream/", {"Ref": "StreamArn"}]}]}]},
                 "Condition": {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["ALERTS#"]}}
             }, {"Ref": "AWS::NoValue"}]},
             {"Fn::If": ["DeliversAlerts", {
                 "Sid": "CloseAlerts",
                 "Effect": "Allow",
                 "Action": "dynamodb:DeleteItem",
-                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"},
+                "Resource": {"Fn::If": ["MakesTable", {"Fn::GetAtt": ["Table", "Arn"]}, {"Fn::Select": [0, {"Fn::Split": ["/stream/", {"Ref": "StreamArn"}]}]}]},
                 "Condition": {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["ALERTS#"]}}
             }, {"Ref": "AWS::NoValue"}]},
             {"Fn::If": ["DeliversToArn", {
