@@ -372,7 +372,7 @@ class PriceBook:
     def models(self) -> list[str]: ...
 
 class SluicegateError(Exception):
-    """The base of all exceptions here, but for ``InvalidRequestError``."""
+    """The base of all exceptions here, but for ``InvalidRequestError`` and ``InvalidLimitError``."""
 
 class LimitExceededError(SluicegateError):
     """A limit is short."""
@@ -403,3 +403,6 @@ class UnknownPriceError(SluicegateError):
 
 class InvalidRequestError(ValueError):
     """A name, an amount or a limit is not valid."""
+
+class InvalidLimitError(InvalidRequestError):
+    """A limit is unknown or not valid: the program must name others. Its client is not the cause."""

@@ -44,7 +44,7 @@ def refusal(error: Exception) -> Refusal:
         case sluicegate.NeverAdmissibleError():
             detail = "the request asks for more than the limit ever grants at once: ask for less"
             return Refusal(400, detail, limits=error.limits)
-        case ValueError():
+        case ValueError() if not isinstance(error, sluicegate.InvalidLimitError):
             log.warning("refused: %s", error)
             detail = (
                 "a name or an amount in the request is invalid: check the entity, the resource and the amounts"

@@ -58,6 +58,12 @@ create_exception!(
 );
 create_exception!(
     sluicegate,
+    InvalidLimitError,
+    InvalidRequestError,
+    "A limit is unknown or not valid: the program must name others. Its client is not the cause."
+);
+create_exception!(
+    sluicegate,
     SetupError,
     SluicegateError,
     "Permissions, the table or an item must be repaired first."
@@ -156,7 +162,12 @@ fn of_request(error: &RequestError) -> PyErr {
 }
 
 pub(crate) fn invalid_request(invalid: &InvalidRequest) -> PyErr {
-    InvalidRequestError::new_err(invalid.to_string())
+    let message = invalid.to_string();
+    if invalid.is_of_client() {
+        InvalidRequestError::new_err(message)
+    } else {
+        InvalidLimitError::new_err(message)
+    }
 }
 
 pub(crate) fn invalid(error: impl ToString) -> PyErr {

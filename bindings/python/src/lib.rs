@@ -31,7 +31,7 @@ mod _native {
     use crate::call::Call;
     #[pymodule_export]
     use crate::errors::{
-        AmbiguousError, ContendedError, InvalidRequestError, LimitExceededError,
+        AmbiguousError, ContendedError, InvalidLimitError, InvalidRequestError, LimitExceededError,
         NeverAdmissibleError, SetupError, SluicegateError, UnavailableError, UnknownPriceError,
     };
     #[pymodule_export]

@@ -261,6 +261,15 @@ pub enum InvalidRequest {
     OwnParent(EntityId),
 }
 
+impl InvalidRequest {
+    /// True if the invalid part is a name or an amount, which a gateway takes from its client's
+    /// request: it answers 400. False for limits, which belong to the program: 500.
+    #[must_use]
+    pub const fn is_of_client(&self) -> bool {
+        matches!(self, Self::Name(_) | Self::OwnParent(_) | Self::Amount { .. })
+    }
+}
+
 /// The reason why a correction was not made, or may not have been made.
 ///
 /// If the call [may be repeated](Self::may_be_repeated), its permit counts the correction as not

@@ -6,7 +6,6 @@ use std::error::Error;
 
 use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
-use sluicegate::error::InvalidRequest;
 use sluicegate::types::{EpochMillis, Wait};
 use sluicegate::{AcquireError, LimitStatus};
 
@@ -77,7 +76,7 @@ impl<'a> Refusal<'a> {
                     "the request asks for more than the limit ever grants at once: ask for less",
                 )
             },
-            AcquireError::InvalidRequest(invalid) if is_of_client(invalid) => Self::new(
+            AcquireError::InvalidRequest(invalid) if invalid.is_of_client() => Self::new(
                 StatusCode::BAD_REQUEST,
                 "a name or an amount in the request is invalid: check the entity, the resource and the amounts",
             ),
@@ -97,15 +96,6 @@ impl<'a> Refusal<'a> {
         let retry_after_s = Some(retry_after_s);
         Self { retry_after_s, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
-}
-
-/// True if the invalid part is a name or an amount that an extractor takes from requests; limits
-/// and their names belong to the program.
-const fn is_of_client(invalid: &InvalidRequest) -> bool {
-    matches!(
-        invalid,
-        InvalidRequest::Name(_) | InvalidRequest::OwnParent(_) | InvalidRequest::Amount { .. }
-    )
 }
 
 /// An error caused by the client or by a limit names the entity, so only its kind is logged.
