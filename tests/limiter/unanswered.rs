@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use sluicegate::types::Amounts;
 use sluicegate::{AcquireError, AdjustError, Limit, Limiter, TestClock};
+use sluicegate_core::fixtures::milli;
 use tokio::sync::oneshot;
 
 use crate::intercept::{Call, intercepting};
@@ -150,10 +152,12 @@ intercepting!(ReadElsewhere, 0);
 /// sent again, whether the caller that leads or one that waits for it is the first to run.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_came_while_the_process_was_starved_is_read() {
-    for has_follower in [false, true] {
+    // The last deadline is over by then.
+    for (has_follower, deadline_ms) in [(false, 10_000), (true, 10_000), (false, 250)] {
         let (table, clock) = (ReadElsewhere::default(), TestClock::at(at(T0)));
         let limiter = limiter_on(table.clone(), &clock);
-        let request = || ask!(limiter, 1).deadline(Duration::from_secs(10)).into_future();
+        let deadline = Duration::from_millis(deadline_ms);
+        let request = || ask!(limiter, 1).deadline(deadline).into_future();
         let follower = async {
             if has_follower {
                 tokio::task::yield_now().await;
@@ -170,6 +174,22 @@ async fn an_answer_that_came_while_the_process_was_starved_is_read() {
         let writes = if has_follower { 2 } else { 1 };
         assert_eq!(table.1.load(Ordering::Relaxed), writes);
     }
+}
+
+/// A correction leaves out a limit that the bucket lacks. If it was made and its caller did not
+/// learn so, the repeated call says the same: the permit has taken nothing of that limit.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_correction_names_the_limits_that_the_bucket_lacks() {
+    let (table, _, limiter) = used().await;
+    let permit = ask!(limiter, 10).deadline(Duration::from_millis(100)).await.unwrap();
+    table.on_writes([Act::Slow(Duration::from_millis(200))]);
+    let by: Amounts =
+        [("rpm", 5), ("tpm", 7)].map(|(limit, by)| (name(limit), milli(by * 1_000))).into();
+    let (made, after) = (permit.adjust_all(&by), Duration::from_millis(150));
+    // The future is dropped while the answer is on its way.
+    assert!(tokio::time::timeout(after / 2, made).await.is_err());
+    tokio::time::sleep(after).await;
+    assert_eq!(permit.adjust_all(&by).await.unwrap().dropped, [name("tpm")]);
 }
 
 /// A correction whose answer is lost does not happen, and another write fences it: its id is in the

@@ -18,8 +18,8 @@ impl<W> WriteQueue<W> {
         let id = &request.id;
         if let Some(at) = self.ended_without_caller.iter().position(|(known, _)| known == id) {
             let (_, leased) = self.ended_without_caller.remove(at);
-            let images = self.images();
-            let (dropped, is_forced, attempts) = (Vec::new(), false, 0);
+            let (images, dropped) = (self.images(), self.lacking(&request));
+            let (is_forced, attempts) = (false, 0);
             let done = |leased| Done { path: None, images, leased, dropped, is_forced, attempts };
             let outcome = leased.map(done).map_or(Outcome::Ambiguous, Outcome::Done);
             self.resolved.push((waiter, outcome));

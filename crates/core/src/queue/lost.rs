@@ -1,11 +1,12 @@
 //! Resolves writes whose answers were lost, as soon as an image shows if they happened.
 
 use super::abandoned::{AbandonedWrite, image_cannot_tell};
+use super::bucket::QueueBucket;
 use super::member::Member;
-use super::request::{Done, Outcome, Purpose};
+use super::request::{BucketDemand, Done, Outcome, Purpose, QueuedRequest};
 use super::settings::{ENDED_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
 use super::state::{SharedWrite, WriteQueue};
-use crate::{Amounts, RequestId};
+use crate::{Amounts, LimitName, RequestId};
 
 impl<W> WriteQueue<W> {
     /// Finishes the shared write if an image shows its id. If the write is in doubt and the item of
@@ -117,6 +118,7 @@ impl<W> WriteQueue<W> {
             let at = self.waiting.iter().position(|member| request.is(&member.request));
             match (at.map(|at| self.waiting.remove(at)), request.purpose) {
                 (Some(mut member), _) => {
+                    member.dropped = self.lacking(&member.request);
                     let done =
                         Done { leased: request.leased, ..member.done(None, self.images(), false) };
                     finished.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
@@ -134,6 +136,23 @@ impl<W> WriteQueue<W> {
             self.resolved.extend(
                 finished.into_iter().map(|(_, waiter, done)| (waiter, Outcome::Done(done))),
             );
+        }
+    }
+
+    /// The limits of a correction that the known items lack. If an earlier attempt made the
+    /// correction, it left these out.
+    pub(super) fn lacking(&self, request: &QueuedRequest) -> Vec<LimitName> {
+        let of_bucket = |(bucket, demand): (&QueueBucket, &BucketDemand)| {
+            let lacks = |limit: &&LimitName| {
+                bucket.image().is_some_and(|image| !image.limits.contains_key(*limit))
+            };
+            demand.amounts.keys().filter(lacks).cloned().collect::<Vec<_>>()
+        };
+        match request.purpose {
+            Purpose::Correct => {
+                self.buckets.iter().zip(&request.buckets).flat_map(of_bucket).collect()
+            }
+            _ => Vec::new(),
         }
     }
 

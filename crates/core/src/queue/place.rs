@@ -127,6 +127,7 @@ impl<W> WriteQueue<W> {
                 && is_usable
                 && image.is_some_and(is_shown)
             {
+                member.dropped = self.lacking(&member.request);
                 return Placement::Resolved(Outcome::Done(member.done(None, self.images(), false)));
             }
             let has = |limit: &LimitName| match image {

@@ -17,7 +17,7 @@ use crate::table::TableError;
 
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, until the deadline at most. Adds
-    /// the cost to that of the call.
+    /// the cost to that of the caller's call.
     ///
     /// `request` builds the request. If the caller leaves without an outcome, `request` is called
     /// again and must build the same request: the queue finds it by its id, and may give back its
@@ -42,7 +42,7 @@ impl Lane {
             replies
         };
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
-        let mut timer = Timer { sleep: sleep.as_mut(), deadline };
+        let mut timer = Timer::new(sleep.as_mut(), deadline);
         let resolved = loop {
             match entered.receiver.try_recv() {
                 Ok(resolved) => break Some(resolved),

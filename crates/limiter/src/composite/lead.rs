@@ -53,11 +53,16 @@ impl Lane {
 
 /// The one timer of a caller: registering another may cost a system call.
 pub(super) struct Timer<'a> {
-    pub(super) sleep: Pin<&'a mut Sleep>,
-    pub(super) deadline: Instant,
+    sleep: Pin<&'a mut Sleep>,
+    deadline: Instant,
+    was_starved: bool,
 }
 
-impl Timer<'_> {
+impl<'a> Timer<'a> {
+    pub(super) const fn new(sleep: Pin<&'a mut Sleep>, deadline: Instant) -> Self {
+        Self { sleep, deadline, was_starved: false }
+    }
+
     /// Waits until an instant, or until the caller's deadline if that is earlier.
     pub(super) async fn until(&mut self, instant: Instant) {
         let instant = instant.min(self.deadline);
@@ -67,7 +72,12 @@ impl Timer<'_> {
         self.sleep.as_mut().await;
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    /// True if the caller's time is over. If the process had no processor time at the deadline, an
+    /// answer may have come unread. The caller then gets more time, once.
+    pub(super) fn is_over(&mut self) -> bool {
+        if !self.was_starved && self.deadline.elapsed() > STARVED_MIN {
+            (self.was_starved, self.deadline) = (true, Instant::now() + UNREAD_TIME);
+        }
         Instant::now() >= self.deadline
     }
 }
@@ -105,6 +115,9 @@ impl Leader<'_> {
                     }
                     if timer.is_over() {
                         return false;
+                    }
+                    if Instant::now() < answer_due_at {
+                        continue;
                     }
                     // This process had no processor time, so the answer may have come unread. If it
                     // were dropped and the write sent again, other writes might by then have pushed
