@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use sluicegate::settings::{CascadeMode, StoreSettings};
-use sluicegate::{AcquireError, AdjustError, Limit, TestClock};
+use sluicegate::{AcquireError, AdjustError, LeaseSettings, Limit, TestClock};
 
 use crate::scripted::{Act, Scripted};
 use crate::support::limiter as make;
-use crate::support::{Engine, T0, at, bucket, limiter_on, name, on_every_store, with_settings};
+use crate::support::{
+    Engine, T0, at, bucket, builder, limiter_on, name, on_every_store, patient, with_settings,
+};
 
 const MODES: [CascadeMode; 2] = [CascadeMode::Transaction, CascadeMode::Compensating];
 
@@ -136,6 +138,38 @@ async fn a_short_parent<E: Engine>(table: E) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_that_is_short_refuses_and_leaves_the_child_alone() {
     on_every_store!(a_short_parent);
+}
+
+/// The request names none of the parent's limits, so nothing is taken there. A correction names one.
+async fn charged_by_a_correction<E: Engine>(table: E) {
+    let clock = TestClock::at(at(T0));
+    let leasing = builder(table.clone(), &clock).leasing(LeaseSettings::default());
+    let limiters = [("u", make(table.clone(), &clock)), ("leased", patient(leasing))];
+    for (entity, limiter) in limiters {
+        let parent = format!("parent of {entity}");
+        let consumed = async |entity: &str| {
+            let stored = table.image(&bucket(entity, "r")).await?;
+            Some(stored.limits[&name("tpm")].consumed.get() / 1_000)
+        };
+        // The second grant of the limiter that leases is one of held tokens.
+        for n in 1..3 {
+            let request = limiter.acquire(entity, "r").consume("rpm", 1);
+            let limits = ["rpm", "tpm"].map(|limit| Limit::quota(limit, 350));
+            let request = request.limits(limits).parent_limits([Limit::quota("tpm", 35)]);
+            let permit = request.cascade_to(&parent).await.unwrap();
+            permit.adjust("tpm", 3).await.unwrap();
+            assert_eq!(consumed(entity).await, Some(n * 3), "{entity}");
+            assert_eq!(consumed(&parent).await, Some(n * 3), "{parent}");
+        }
+        let request = limiter.acquire(entity, "r").consume("rpm", 1);
+        request.no_cascade().await.unwrap().adjust("tpm", 1).await.unwrap();
+        assert_eq!(consumed(&parent).await, Some(6), "{parent}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_correction_charges_a_parent_that_the_acquire_did_not() {
+    on_every_store!(charged_by_a_correction);
 }
 
 /// A lane that had no answer keeps its older image of the child to itself. Tokens that came back

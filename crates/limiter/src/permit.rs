@@ -339,7 +339,8 @@ impl Permit {
         self.balances(&lock(&self.logs)).any(|balance| balance.was_near(near_share))
     }
 
-    /// The buckets that tokens were taken from: the entity's own first, then its parent's.
+    /// The buckets of the request: the entity's own first, then its parent's. The parent's is there
+    /// also if it has none of the requested limits, so that nothing was taken from it.
     pub fn buckets(&self) -> impl Iterator<Item = &BucketId> {
         self.parts.iter().map(|part| &part.bucket)
     }

@@ -176,6 +176,21 @@ pub struct BucketGrant {
     pub image: Option<Arc<CompositeBucket>>,
     /// Its limits.
     pub configuration: Arc<Configuration>,
+    /// Of the entity's own bucket: the bucket of its parent, if that has none of the requested
+    /// limits, so that nothing was taken from it. A correction may name another of its limits.
+    pub uncharged_parent: Option<Arc<BucketGrant>>,
+}
+
+impl BucketGrant {
+    /// The amounts taken from a bucket without an uncharged parent.
+    pub(crate) const fn new(
+        bucket: BucketId,
+        amounts: Amounts,
+        image: Option<Arc<CompositeBucket>>,
+        configuration: Arc<Configuration>,
+    ) -> Self {
+        Self { bucket, amounts, image, configuration, uncharged_parent: None }
+    }
 }
 
 /// A correction of one bucket.

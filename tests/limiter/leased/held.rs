@@ -196,7 +196,7 @@ async fn held_tokens_follow_own_changes_at_once() {
         request().await.unwrap();
         clock.advance(Duration::from_millis(1));
     };
-    let take_twice = async || [take().await, take().await].map(|permit| permit.buckets().count());
+    let take_twice = async || [take().await, take().await].map(|permit| permit.remaining().len());
     assert_eq!(take_twice().await, [1, 1]);
 
     let record = EntityRecord { entity: entity.clone(), parent: Some(parent), cascade: true };

@@ -14,6 +14,8 @@ pub(super) struct BucketRequest {
     pub(super) amounts: Amounts,
     pub(super) configuration: Arc<Configuration>,
     pub(super) known_bucket: Arc<KnownBucket>,
+    /// Of the entity's own bucket: the parent's, if that has none of the requested limits.
+    pub(super) uncharged_parent: Option<Arc<BucketGrant>>,
 }
 
 impl BucketRequest {
@@ -34,7 +36,7 @@ impl BucketRequest {
 
     /// The request as a part of a grant, with this image of the bucket.
     pub(super) fn into_part(self, image: Option<Arc<CompositeBucket>>) -> BucketGrant {
-        let Self { bucket, amounts, configuration, .. } = self;
-        BucketGrant { bucket, amounts, image, configuration }
+        let Self { bucket, amounts, configuration, uncharged_parent, .. } = self;
+        BucketGrant { bucket, amounts, image, configuration, uncharged_parent }
     }
 }

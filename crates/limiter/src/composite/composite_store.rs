@@ -83,7 +83,7 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut limits = Vec::new();
         for target in targets {
-            let BucketRequest { bucket, amounts, configuration, known_bucket } = target;
+            let BucketRequest { bucket, amounts, configuration, known_bucket, .. } = target;
             let image = self.read_image(bucket, known_bucket, context).await?;
             limits.extend(evaluate(
                 bucket,

@@ -84,6 +84,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 amounts: terms.least(),
                 configuration: Arc::new(lease.configuration.clone()),
                 known_bucket,
+                uncharged_parent: None,
             };
             let purpose = Purpose::Lease(Arc::new(terms));
             let result = self.submit_until_done(&lane, &purpose, &mut [target], &mut context).await;

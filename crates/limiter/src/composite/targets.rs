@@ -2,7 +2,7 @@
 //!
 //! An acquire does not look up the limits and the parent that its request brings along. Other data
 //! is remembered for a minute. Data that is not remembered is read by one eventually consistent
-//! read for each bucket, at half a unit an item. If the bucket itself is not known, the same read
+//! read for each bucket, at half a unit an item. If the bucket's item is not known, the same read
 //! returns it, too. A parent's data is read after the entity's.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) enum Lookup {
 
 impl<T: Table> CompositeStore<T> {
     /// The buckets of a request: the entity's own, and its parent's if the request cascades. An
-    /// acquire leaves out a parent that has none of the requested limits.
+    /// acquire takes nothing from a parent that has none of the requested limits.
     pub(super) async fn targets(
         &self,
         request: &Request,
@@ -64,6 +64,9 @@ impl<T: Table> CompositeStore<T> {
             target.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));
             if !target.amounts.is_empty() || lookup == Lookup::Always {
                 targets.push(target);
+            } else {
+                let image = target.image();
+                targets[0].uncharged_parent = Some(Arc::new(target.into_part(image)));
             }
         }
         Ok(targets)
@@ -117,7 +120,8 @@ impl<T: Table> CompositeStore<T> {
         let configuration =
             remembered.unwrap_or_else(|| Arc::new(Configuration::explicit(explicit.clone())));
         let amounts = amounts.clone();
-        let mut target = BucketRequest { bucket, amounts, configuration, known_bucket };
+        let mut target =
+            BucketRequest { bucket, amounts, configuration, known_bucket, uncharged_parent: None };
         if !missing.is_empty() {
             // Boxed: this future is rare, and larger than the rest of a request.
             let read = self.read_stored(&target, missing, Consistency::Eventual, true, context);

@@ -56,9 +56,11 @@ impl Local {
     /// Remembers a grant of the store. A parent is learned only from a request with
     /// `Cascade::Stored`.
     pub(super) fn remember(&self, request: &Request, parts: &[BucketGrant]) {
-        for (n, part) in parts.iter().enumerate() {
+        let uncharged = parts.first().and_then(|own| own.uncharged_parent.as_deref());
+        let buckets: Vec<_> = parts.iter().chain(uncharged).collect();
+        for (n, part) in buckets.iter().enumerate() {
             let parent = if n == 0 && request.cascade == Cascade::Stored {
-                parts.get(1).map(|part| part.bucket.entity.clone())
+                buckets.get(1).map(|part| part.bucket.entity.clone())
             } else {
                 self.seen.get(&part.bucket).and_then(|seen| seen.parent.clone())
             };
@@ -133,7 +135,7 @@ impl Local {
             **slot = Some(target.local_bucket(image.clone()));
             let LocalTarget { bucket, amounts, configuration, .. } = target;
             self.pending_debits.add(&bucket, &amounts, &configuration, counters);
-            parts.push(BucketGrant { bucket, amounts, image: Some(image), configuration });
+            parts.push(BucketGrant::new(bucket, amounts, Some(image), configuration));
         }
         Ok(parts)
     }
@@ -192,7 +194,7 @@ impl Local {
             let (image, configuration) = (bucket.image.clone(), bucket.configuration.clone());
             self.pending_debits.add(&id, &request.amounts, &configuration, counters);
             let amounts = request.amounts.clone();
-            return Some(BucketGrant { bucket: id, amounts, image: Some(image), configuration });
+            return Some(BucketGrant::new(id, amounts, Some(image), configuration));
         }
     }
 
@@ -331,6 +333,21 @@ mod tests {
 
     fn take(local: &Local, request: &Request) -> Result<Vec<BucketGrant>, AcquireError> {
         local.take(request, EpochMillis::new(NOW).unwrap(), &Counters::default())
+    }
+
+    /// A grant that takes nothing from the parent does not say that there is none.
+    #[test]
+    fn a_parent_is_known_although_the_last_grant_took_nothing_from_it() {
+        let local = Local::default();
+        let part = |entity| {
+            let taken = take(&local, &request(entity, Cascade::No)).unwrap();
+            taken.into_iter().next().unwrap()
+        };
+        let stored = request("u", Cascade::Stored);
+        local.remember(&stored, &[part("u"), part("team")]);
+        let uncharged_parent = Some(Arc::new(part("team")));
+        local.remember(&stored, &[BucketGrant { uncharged_parent, ..part("u") }]);
+        assert_eq!(take(&local, &stored).unwrap().len(), 2);
     }
 
     #[test]

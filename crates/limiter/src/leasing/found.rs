@@ -43,10 +43,14 @@ impl Found {
         (-more_ms..=FOUND_MS).contains(&left_ms)
     }
 
-    /// True if the buckets and the amounts are the same.
+    /// True if the buckets, with a parent that is not charged, and the amounts are the same.
     pub(super) fn is_same(&self, parts: &[LeasedPart]) -> bool {
         let is_same = |(one, other): (&LeasedPart, &LeasedPart)| {
+            let parent = |part: &LeasedPart| {
+                part.grant.uncharged_parent.as_ref().map(|parent| parent.bucket.clone())
+            };
             one.grant.bucket == other.grant.bucket
+                && parent(one) == parent(other)
                 && one.demands == other.demands
                 && one.bucket.layout == other.bucket.layout
         };

@@ -85,13 +85,16 @@ impl RememberedRequest {
         demands: impl Iterator<Item = &'a Demands>,
     ) -> Vec<BucketGrant> {
         let grant = |(part, demands): (&RememberedPart, &Demands)| {
-            let BucketGrant { bucket, amounts, image, configuration } = &part.grant;
+            let BucketGrant { bucket, amounts, image, configuration, uncharged_parent } =
+                &part.grant;
             let amount = |(limit, demand): (&LimitName, &Demand)| {
                 (limit.clone(), Millitokens::saturating(demand.milli.into()))
             };
             let amounts: Amounts = amounts.keys().zip(demands).map(amount).collect();
-            let (bucket, configuration) = (bucket.clone(), configuration.clone());
-            BucketGrant { bucket, amounts, image: image.clone(), configuration }
+            BucketGrant {
+                uncharged_parent: uncharged_parent.clone(),
+                ..BucketGrant::new(bucket.clone(), amounts, image.clone(), configuration.clone())
+            }
         };
         self.parts.iter().zip(demands).map(grant).collect()
     }
@@ -136,7 +139,7 @@ mod tests {
         let demands = bucket.demands(&amounts).unwrap();
         let configuration = Arc::new(Configuration::default());
         let id = BucketId { entity, resource };
-        let grant = BucketGrant { bucket: id, amounts, image: None, configuration };
+        let grant = BucketGrant::new(id, amounts, None, configuration);
         let part = LeasedPart { grant, bucket: bucket.clone(), demands };
         let request = RememberedRequest {
             terms: RequestTerms::default(),

@@ -1,6 +1,7 @@
 //! The buckets that a permit took from.
 
 use std::ops::Deref;
+use std::sync::Arc;
 #[cfg(feature = "leasing")]
 use std::sync::LazyLock;
 
@@ -17,14 +18,21 @@ pub(crate) enum LazyGrants {
 impl LazyGrants {
     #[cfg(feature = "leasing")]
     pub(crate) fn when_read(build: impl FnOnce() -> Vec<BucketGrant> + Send + 'static) -> Self {
-        Self::WhenRead(LazyLock::new(Box::new(build)))
+        Self::WhenRead(LazyLock::new(Box::new(|| with_uncharged_parent(build()))))
     }
 }
 
 impl From<Vec<BucketGrant>> for LazyGrants {
     fn from(grants: Vec<BucketGrant>) -> Self {
-        Self::Built(grants)
+        Self::Built(with_uncharged_parent(grants))
     }
+}
+
+/// Corrections of a permit treat a parent's bucket alike, whether the acquire took from it or not.
+fn with_uncharged_parent(mut grants: Vec<BucketGrant>) -> Vec<BucketGrant> {
+    let parent = grants.first_mut().and_then(|own| own.uncharged_parent.take());
+    grants.extend(parent.map(Arc::unwrap_or_clone));
+    grants
 }
 
 impl Deref for LazyGrants {

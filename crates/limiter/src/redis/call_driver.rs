@@ -227,8 +227,14 @@ impl CallDriver {
         for member in members {
             let buckets = self.shape.targets.iter().zip(images);
             let parts = buckets.map(|(target, image)| target.part(&member.amounts, image));
+            let mut parts: Vec<_> = parts.collect();
             // A parent that has none of the limits was not asked.
-            let parts = parts.filter(|part| !part.amounts.is_empty()).collect();
+            if let [own, parent] = parts.as_mut_slice()
+                && parent.amounts.is_empty()
+            {
+                own.uncharged_parent = Some(Arc::new(parent.clone()));
+                parts.truncate(1);
+            }
             let cost = Cost { path: Some(path), attempts, ..Cost::default() };
             gone += &member.answer(Ok(Grant { parts, cost }));
             // One write is counted once.

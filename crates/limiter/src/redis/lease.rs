@@ -57,7 +57,7 @@ impl LeaseCalls for RedisStore {
                 let named = parent_limits.unwrap_or(&request.limits);
                 let configuration = Arc::new(self.configured.apart(&bucket, named));
                 let (amounts, image) = (request.amounts.clone(), self.images.get(&bucket));
-                parts.push(BucketGrant { bucket, amounts, image, configuration });
+                parts.push(BucketGrant::new(bucket, amounts, image, configuration));
             }
             Ok(Some(parts))
         }

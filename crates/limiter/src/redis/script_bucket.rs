@@ -76,6 +76,6 @@ impl ScriptBucket {
             image.as_ref().is_some_and(|image| image.limits.contains_key(limit))
         });
         let (bucket, configuration) = (self.bucket.clone(), self.configuration.clone());
-        BucketGrant { bucket, amounts, image: image.clone(), configuration }
+        BucketGrant::new(bucket, amounts, image.clone(), configuration)
     }
 }
