@@ -120,9 +120,9 @@ pub enum RecordError {
 ///
 /// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
 /// timestamp. A write that claims no refill ([`WritePath::Unclaimed`], [`WritePath::AddOnly`])
-/// leaves it as it is, so it may be older than the write. If it left the timestamp alone, the time
-/// is the later of the refill timestamp and the record's creation time, or the one of them that
-/// exists.
+/// does not change the timestamp, so the timestamp may be older than the write. After such a write,
+/// the record's time is the later of the refill timestamp and the record's creation time, or the
+/// one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
 /// [`WritePath::AddOnly`]: crate::WritePath::AddOnly

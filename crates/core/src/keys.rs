@@ -1,7 +1,8 @@
 //! Builds and parses every key and attribute name of the table.
 //!
-//! No other module of a shipped crate spells `#BUCKET#` or `b_`. A key parses back to the names that it
-//! was built from, because names cannot contain `#` and a field has no `_`.
+//! No other module of a shipped crate spells `#BUCKET#` or `b_`. A key parses back to its names,
+//! because no name contains `#`. The name of an attribute, `b_{limit}_{field}`, parses back too,
+//! because no field (`BucketField`) contains `_`.
 
 mod alerts;
 mod bucket_attributes;

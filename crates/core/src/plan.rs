@@ -31,7 +31,7 @@ impl WritePath {
             Self::Create => "create",
             Self::Claim => "claim",
             Self::Unclaimed => "unclaimed",
-            // Corrections are most of them.
+            // Most writes on this path are corrections.
             Self::AddOnly => "adjust",
         }
     }

@@ -93,8 +93,8 @@ fn groups_of_bucket<'a>(
     kinds: &WindowKinds,
 ) -> impl Iterator<Item = WindowGroup<'a>> {
     let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas<'a>>>> = BTreeMap::new();
-    // Kind by kind: two calendars may displace each other's answer in the cache of
-    // `Calendar::period`.
+    // The outer loop goes over the kinds. Otherwise two calendars could displace each other in the
+    // cache of `Calendar::period` at every record.
     for kind in kinds.iter() {
         for record in records {
             windows.entry(kind.containing(record.at)).or_default().push(Arc::clone(record));

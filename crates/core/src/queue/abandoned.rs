@@ -62,8 +62,8 @@ impl AbandonedRequest {
 
 /// True if the image can no longer tell whether the lost attempt of a write happened. Either there
 /// is no item, or the item's list of ids is full and has none of `ids_before`, the ids from before
-/// the write: then `id` may have come and gone. `id` itself does not count here: a later attempt of
-/// the write, or its fence, may have put it there.
+/// the write: then `id` may have come and gone. This function ignores `id` itself, because a later
+/// attempt of the write, or its fence, may have put `id` into the item.
 pub(super) fn image_cannot_tell(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

@@ -9,8 +9,8 @@ use crate::{
     is_refill_time_ahead, reconfigure,
 };
 
-/// The least time, in milliseconds, between two upkeep writes for the same limits that came with
-/// requests.
+/// The queue brings an item to the same explicit limits (limits that came with a request) at most
+/// once in this time, in milliseconds.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
 /// After an upkeep write that changes the item's limits was outrun, the queue tries it again only
 /// if no process has claimed for this many milliseconds. A process that claims more often than this

@@ -103,8 +103,8 @@ impl<W> WriteQueue<W> {
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
         // Members without a caller give back tokens for callers that left. A write of these alone
-        // is sent only while a request with a caller waits, because a caller must send it. An
-        // upkeep or a read that a waiting request needs is sent first.
+        // is sent only while a request with a caller waits, because a caller must send it. A
+        // read that a waiting request needs is sent first.
         let may_write_refunds_alone = upkeep.is_none() && !wants_read && !self.has_no_caller();
         if has_caller || may_write_refunds_alone && !members.is_empty() {
             return self.launch(draft, members, now, new_id);

@@ -67,9 +67,9 @@ pub enum Outcome {
     /// The item of this bucket lacks the limit and has no room for another.
     NoRoom(usize, LimitName),
     /// The answer to a write was lost, and nothing can tell any more if the write took effect.
-    /// Leases and requests that give tokens back end so. The queue writes other requests again,
-    /// unless more writes are lost than one write can fence: then all requests of the oldest
-    /// writes end so.
+    /// A lease, or a request that gives tokens back, gets this outcome. The queue writes every
+    /// other request again. But if more writes are lost than one write can fence, all requests of
+    /// the oldest lost writes get this outcome.
     Ambiguous,
     /// The request has used all of its attempts, and none is known to have succeeded: other writers
     /// came first, the table was busy, or answers were lost.

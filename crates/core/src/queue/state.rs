@@ -72,11 +72,11 @@ pub(super) struct SharedWrite<W> {
     pub(super) members: Vec<Member<W>>,
     /// True if the answer to an attempt was lost.
     pub(super) is_in_doubt: bool,
-    /// The ids in the known image of bucket 0 when the first attempt was sent. As long as the item
-    /// has one of them, it would still show the write if that had happened (`image_cannot_tell`).
-    /// If that image was out of date, its ids are older, and the item drops them sooner. Then the
-    /// queue concludes early that the item has forgotten the write. That is safe; it never
-    /// concludes so too late.
+    /// The ids in the known image of bucket 0 when the first attempt was sent. While the item still
+    /// has one of these ids, it cannot have dropped the id of this write, so it shows whether the
+    /// write happened (`image_cannot_tell`). An outdated image has older ids, which the item drops
+    /// sooner. Then the queue decides too early that the item has forgotten the write. This is
+    /// safe. The queue never decides it too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,

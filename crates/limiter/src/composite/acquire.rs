@@ -31,11 +31,12 @@ impl<T: Table> CompositeStore<T> {
     /// Submits a request to its lane, again if needed, until it is done or has failed. A correction
     /// is submitted once: it is made under the limits that the item has.
     ///
-    /// An acquire gets a new id before it enters the queue again. A lost write may have carried it
-    /// under the old id. If that write happened, the queue gives its tokens back. It finds them by
-    /// the old id, so the new attempt needs another. A lease is not given back. It keeps its id,
-    /// because the queue finds and settles a lost write of the lease by that id. The lease's errors
-    /// `Contended` and `Setup` never say if it is in doubt; `WriteQueue::lease_in_doubt` does.
+    /// An acquire gets a new id before it enters the queue again. A lost write may have carried
+    /// the request under the old id. If that write happened, the queue looks for the old id in the
+    /// item and gives the tokens back. It must not find the new attempt that way. A lease is not
+    /// given back. It keeps its id, because the queue finds and settles a lost write of the lease by
+    /// that id. The lease's errors `Contended` and `Setup` never say if it is in doubt;
+    /// `WriteQueue::lease_in_doubt` does.
     pub(super) async fn submit_until_done(
         &self,
         lane: &Arc<Lane>,

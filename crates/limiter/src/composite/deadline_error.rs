@@ -3,8 +3,9 @@
 //!
 //! * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
 //! * `Unavailable` with one of these inside: the request is in doubt, but the store answers, so
-//!   this is no outage. `Guard::take_with` unwraps `Contended`: by its documentation, programs
-//!   know that tokens may have been taken. They do not know it of `Setup`, which stays inside.
+//!   this is no outage. The documentation of `Contended` says that tokens may have been taken. So
+//!   `Guard::take_with` unwraps `Contended`. The documentation of `Setup` does not say so, and
+//!   `Setup` stays inside.
 //! * any other `Unavailable`: an outage.
 
 use crate::call::CallContext;

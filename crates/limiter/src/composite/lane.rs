@@ -20,10 +20,9 @@ use crate::lock::lock;
 use crate::metered;
 use crate::table::TableError;
 
-/// All callers of a lane wait for its one call, so after some time without an answer the leader
-/// asks again. That time is twice as long as the last answer took. It doubles after each silence.
-/// These are its bounds.
+/// The lower bound of `LaneState::answer_time`.
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(500);
+/// Its upper bound.
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// A leader may be late by this much before another caller takes over. A leader is late if its task
 /// does not poll it.
@@ -56,11 +55,13 @@ pub(super) struct LaneState {
     pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
-    /// The reason why the table did not do the last call.
+    /// The error of the last call. After [`TableError::Unconfirmed`] the table may have done it.
     pub(super) table_error: Option<Arc<TableError>>,
     /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,
-    /// The time that the next answer may take.
+    /// The time that the next answer may take; then the leader asks again, because all callers of
+    /// the lane wait for its one call. It is twice as long as the last answer took, and doubles
+    /// after each silence.
     pub(super) answer_time: Duration,
     /// The number of the table's answers.
     pub(super) replies: u64,

@@ -186,7 +186,8 @@ impl<'p> Builder<'p> {
         if let Some(calendar) = rule.refill().calendar() {
             self.set(Attribute::CalendarOf(limit), text(&calendar.to_string()));
         } else if rule.refill().amount() == Millitokens::ZERO {
-            // A calendar that was left behind would make it refill.
+            // The limit becomes a quota. With the attribute of its former calendar, readers would
+            // take it for a calendar limit and refill it.
             self.remove(Attribute::CalendarOf(limit));
         }
     }

@@ -80,8 +80,8 @@ impl Guard {
                 self.decide_without_store(request, cause, || source)
             }
             // The store answers, but the request is in doubt (`composite/deadline_error.rs`).
-            // Programs know of `Contended` that tokens may have been taken, so the error is
-            // unwrapped. They do not know it of other errors: these stay inside `Unavailable`.
+            // The documentation of `Contended` says that tokens may have been taken, so this error
+            // is unwrapped. That of other errors does not say so: they stay inside `Unavailable`.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

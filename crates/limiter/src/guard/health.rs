@@ -9,8 +9,8 @@ use super::breaker::CircuitBreaker;
 use super::breaker_config::BreakerConfig;
 use super::local::Local;
 
-/// After this many rounds without a sign of life, the task counts as dead: it ended with its
-/// runtime.
+/// The recovery task works in rounds, one in each `probe_every`. After this many rounds without a
+/// sign of life, callers take it for dead: its runtime may have ended.
 const ROUNDS_UNHEARD: u32 = 20;
 
 /// The store is unavailable and was not asked.
@@ -41,7 +41,8 @@ pub(super) struct RecoverySlot {
     /// The task counts as alive until this time, in the breaker's milliseconds; 0: there is no
     /// task.
     until_ms: AtomicU64,
-    /// Counts the tasks. A task that counted as dead but lives ends when it has a successor.
+    /// The number of recovery tasks so far. A task that was taken for dead and lives ends itself
+    /// once another one has replaced it.
     pub(super) term: AtomicU64,
 }
 

@@ -4,8 +4,8 @@
 //! If an adjustment fails, it counts as not made. If it reached one of the buckets, the tokens
 //! taken there differ from those that the permit counts: the difference is the *surplus*. The next
 //! call on that limit corrects the bucket by its own amount less the surplus. Tokens that
-//! [`CorrectionChange::GiveBack`] returned are no surplus: they stay given back. Every change here
-//! is an addition that its opposite undoes, so concurrent calls do not disturb one another.
+//! [`CorrectionChange::GiveBack`] returned are no surplus: they stay given back. The log
+//! only adds and subtracts, so concurrent calls may finish in any order.
 
 use std::sync::Mutex;
 
