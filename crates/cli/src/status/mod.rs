@@ -14,7 +14,7 @@ use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{BucketId, CompositeBucket, ItemError, StoredLimits};
 
 use crate::connection::Connection;
-use crate::error::{CliError, exit};
+use crate::error::{CliError, exit, say};
 use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::{Readable, readable};
@@ -36,8 +36,8 @@ FROM is the level that names the limit: entity+resource, entity, resource, syste
 one that came with an acquire; deleted for one that goes with the next refill, because its level
 no longer names it.
 
-Exit codes: 0 shown, 1 there is no such bucket, or a broken one was left out, 2 bad
-input, 5 the table could not be used.")]
+Exit codes: 0 shown, 1 there is no such bucket, or a broken one or those of a broken level were
+left out, 2 bad input, 5 the table could not be used.")]
 pub(crate) struct Args {
     #[command(flatten)]
     whose: Words,
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let whose = args.whose.whose()?;
     let connection = options.connect().await?;
     let Readable { items: limit_rows, broken } = limit_rows(&connection, &whose).await?;
-    if limit_rows.is_empty() {
+    if limit_rows.is_empty() && broken == 0 {
         if options.is_json() {
             output::json(&limit_rows)?;
         }
@@ -73,16 +73,23 @@ pub(crate) async fn limit_rows(
     whose: &Whose,
 ) -> Result<Readable<LimitRow>, CliError> {
     let table = DynamoTable::new(&connection.client(), connection.table()).converting_legacy();
-    let Readable { items: buckets, broken } = buckets(connection, &table, whose).await?;
+    let Readable { items: mut buckets, mut broken } = buckets(connection, &table, whose).await?;
     let mut levels = HashMap::new();
     let scopes = buckets.iter().flat_map(|(bucket, _)| LimitsScope::levels(bucket));
     let scopes: Vec<LimitsScope> = scopes.collect::<HashSet<_>>().into_iter().collect();
     for some in scopes.chunks(KEYS_PER_READ) {
         let keys: Vec<_> = some.iter().cloned().map(ItemKey::Limits).collect();
         for (scope, item) in some.iter().zip(read(&table, &keys).await?) {
-            let stored =
-                decoded(&ItemKey::Limits(scope.clone()), item.as_ref(), StoredLimits::from_item)?;
-            levels.extend(stored.map(|stored| (scope.clone(), stored)));
+            let key = ItemKey::Limits(scope.clone());
+            match decoded(&key, item.as_ref(), StoredLimits::from_item) {
+                Ok(stored) => levels.extend(stored.map(|stored| (scope.clone(), stored))),
+                Err(error) if matches!(whose, Whose::Bucket(..)) => return Err(error),
+                Err(error) => {
+                    say(&format!("left out, with its buckets: {error}"));
+                    broken += 1;
+                    buckets.retain(|(bucket, _)| !LimitsScope::levels(bucket).contains(scope));
+                }
+            }
         }
     }
     let now = SystemClock.now();

@@ -1,6 +1,8 @@
 //! `usage`: the windows that were counted, in every form.
 
 use serde_json::Value;
+use sluicegate_core::EntityId;
+use sluicegate_core::keys::{ItemKey, LimitsScope, UPDATED_AT};
 
 use crate::support::{Shell, on_every_engine};
 
@@ -112,13 +114,19 @@ async fn a_broken_item_is_told_and_the_rest_is_shown() {
         replayed(shell);
         shell.run("acquire user-123 gpt-4 --consume x=1 --limit x=5/d").text(0);
         shell.run("acquire other gpt-4 --consume x=1 --limit x=5/d").text(0);
+        shell.run("acquire third gpt-4 --consume x=1 --limit x=5/d").text(0);
+        shell.run("limits set --entity third x=5/d").text(0);
         let whole = shell.run(&format!("usage --resource gpt-4 {DAY} --output json")).json(0);
-        for (sk, name) in
-            [("#USAGE#gpt-4#hour#2026-01-28T14:00:00Z", "u_rpm"), ("#BUCKET#gpt-4", "b_x_tk")]
-        {
+        let third = ItemKey::Limits(LimitsScope::Entity(EntityId::new("third").unwrap()));
+        let own = "ENTITY#user-123".to_owned();
+        for (pk, sk, name) in [
+            (own.clone(), "#USAGE#gpt-4#hour#2026-01-28T14:00:00Z".to_owned(), "u_rpm"),
+            (own, "#BUCKET#gpt-4".to_owned(), "b_x_tk"),
+            (third.pk(), third.sk(), UPDATED_AT),
+        ] {
             let text = |text: &str| aws_sdk_dynamodb::types::AttributeValue::S(text.to_owned());
             let update = shell.engine.client().update_item().table_name(&shell.table);
-            let update = update.key("PK", text("ENTITY#user-123")).key("SK", text(sk));
+            let update = update.key("PK", text(&pk)).key("SK", text(&sk));
             let update = update.update_expression("SET #name = :text");
             let update = update.expression_attribute_names("#name", name);
             update.expression_attribute_values(":text", text("x")).send().await.unwrap();
@@ -133,8 +141,15 @@ async fn a_broken_item_is_told_and_the_rest_is_shown() {
         let check = shell.run(&format!("usage check user-123 {DAY}"));
         assert!(check.text(1).contains("1 item cannot be read"), "{}", check.out);
         let status = shell.run("status --resource gpt-4 --output json");
-        assert_eq!(status.json(1)[0]["entity"], "other");
+        let rows = status.json(1);
+        assert!(rows.as_array().unwrap().iter().all(|row| row["entity"] == "other"), "{rows}");
+        assert!(!rows.as_array().unwrap().is_empty());
         assert!(status.err.contains("left out: the item ENTITY#user-123 / #BUCKET#"));
+        let of_level = "left out, with its buckets: the item PK=ENTITY#third SK=";
+        assert!(status.err.contains(of_level), "{}", status.err);
+        let nothing_else = shell.run("status third --output json");
+        assert_eq!(nothing_else.json(1), Value::Array(Vec::new()));
+        assert!(shell.run("status third gpt-4").error(5).contains("is broken"));
     })
     .await;
 }

@@ -1,5 +1,6 @@
 //! Budgets: their use by the usage windows of the period, and the time that they last.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::pin::pin;
 
@@ -73,7 +74,7 @@ impl Reader {
         status: &LimitStatus,
         now: EpochMillis,
     ) -> Result<Budget, ReadError> {
-        let mut windows = Windows { reader: self, resource, status, now, broken: 0 };
+        let mut windows = Windows { reader: self, resource, status, now, broken: HashSet::new() };
         let (left, burst) = (status.available.get(), status.rule.burst().get());
         let period = status.rule.refill().calendar().map(|at| at.calendar.period(now));
         let used_milli = match period {
@@ -104,7 +105,7 @@ impl Reader {
             }
         };
         budget.lasts = lasts(left, windows.used_per_day().await?, refilled, now, resets_at);
-        budget.broken_windows = windows.broken;
+        budget.broken_windows = windows.broken.len();
         Ok(budget)
     }
 }
@@ -115,7 +116,8 @@ struct Windows<'a> {
     resource: &'a Resource,
     status: &'a LimitStatus,
     now: EpochMillis,
-    broken: usize,
+    /// The keys of the windows that cannot be read.
+    broken: HashSet<String>,
 }
 
 impl Windows<'_> {
@@ -147,7 +149,7 @@ impl Windows<'_> {
             }
         }
         // The other kinds may have been switched on later than a broken one.
-        Ok(if self.broken > 0 { of_own } else { most })
+        Ok(if !self.broken.is_empty() { of_own } else { most })
     }
 
     /// Millitokens a day over the last days, or since the first use if there was none in as many
@@ -181,16 +183,19 @@ impl Windows<'_> {
     ) -> Result<Option<Vec<UsageWindow>>, ReadError> {
         let span = WindowSpan { kind, starts };
         let mut stream = pin!(self.reader.usage(&self.status.entity, self.resource, &span));
-        let (mut windows, broken_before) = (Vec::new(), self.broken);
+        let (mut windows, mut is_whole) = (Vec::new(), true);
         while let Some(window) = stream.next().await {
             match window {
                 Ok(window) if window.events > 0 => windows.push(window),
                 Ok(_) => {}
-                Err(ReadError::Item(_)) => self.broken += 1,
+                Err(ReadError::Item(broken)) => {
+                    is_whole = false;
+                    self.broken.insert(broken.sk);
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok((self.broken == broken_before).then_some(windows))
+        Ok(is_whole.then_some(windows))
     }
 
     fn sum(&self, windows: &[UsageWindow]) -> i128 {

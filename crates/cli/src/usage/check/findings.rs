@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use futures_util::TryStreamExt;
 use serde::Serialize;
 use sluicegate::types::{LimitName, UsageWindow};
-use sluicegate_core::{QuarantineEntry, QuarantineState};
+use sluicegate_core::QuarantineState;
 
 use crate::connection::Connection;
 use crate::error::{CliError, exit, say};
 use crate::options::Options;
 use crate::output::{self, counted};
+use crate::readable::readable;
 
 /// The note about figures that were not checked.
 const UNCERTAIN: &str = "uncertain: figures that were not checked may be incomplete; hours and \
@@ -123,8 +123,7 @@ impl Findings {
             }
         }
         if !self.differ.is_empty() {
-            let entries = connection.reader().quarantine();
-            let entries: Vec<QuarantineEntry> = entries.try_collect().await?;
+            let entries = readable(connection.reader().quarantine()).await?.items;
             let open = entries.iter().filter(|entry| entry.state == QuarantineState::Open).count();
             if open > 0 {
                 say(&format!(
