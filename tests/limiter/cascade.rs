@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use sluicegate::settings::{CascadeMode, StoreSettings};
-use sluicegate::{AcquireError, AdjustError, LeaseSettings, Limit, TestClock};
+use sluicegate::{
+    AcquireError, AdjustError, CompositeStore, LeaseSettings, Limit, Limiter, TestClock,
+};
 
 use crate::scripted::{Act, Scripted};
 use crate::support::limiter as make;
@@ -138,6 +140,29 @@ async fn a_short_parent<E: Engine>(table: E) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_that_is_short_refuses_and_leaves_the_child_alone() {
     on_every_store!(a_short_parent);
+}
+
+/// The write of one bucket is made, and its answer does not come in time.
+#[tokio::test(start_paused = true)]
+async fn a_correction_without_a_permit_reaches_the_parent_although_an_answer_is_lost() {
+    for (acts, in_doubt, other) in [
+        ([Act::Slow(Duration::from_secs(1)), Act::Answer], "child", "parent"),
+        ([Act::Answer, Act::Slow(Duration::from_secs(1))], "parent", "child"),
+    ] {
+        let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
+        let store = CompositeStore::with_table(table.clone());
+        let limiter = Limiter::builder(store).clock(clock.clone());
+        let limiter = limiter.deadline(Duration::from_millis(100)).build();
+        let request = limiter.acquire("child", "r").consume("rpm", 5);
+        request.limits([Limit::quota("rpm", 35)]).cascade_to("parent").await.unwrap();
+        table.on_writes(acts);
+        let adjust = limiter.adjust("child", "r").by("rpm", -3).cascade_to("parent");
+        let error = adjust.await.unwrap_err();
+        let AdjustError::Partial { corrected, failed, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((corrected.as_str(), failed.as_str()), (other, in_doubt), "{error:?}");
+        assert!(error.may_have_been_made(), "{error:?}");
+        assert_eq!(tokens(&table.memory, other).await, 33);
+    }
 }
 
 /// The request names none of the parent's limits, so nothing is taken there. A correction names one.

@@ -79,12 +79,20 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 /// The error of a correction that may have been made: the same command could make it twice.
 fn left_open(Bucket { entity, resource, .. }: &Bucket, error: AdjustError) -> CliError {
     match error {
-        AdjustError::Unavailable(_) | AdjustError::Ambiguous(_) => CliError::Store(format!(
+        AdjustError::Partial { ref failed, .. } => {
+            let look = match error.may_have_been_made() {
+                true => format!(
+                    "look at `sluicegate status {failed} {resource}`, and if it was not made, "
+                ),
+                false => String::new(),
+            };
+            CliError::Store(format!(
+                "{}; {look}correct it alone: `sluicegate adjust {failed} {resource} ... --no-cascade`",
+                chain(&error)
+            ))
+        }
+        error if error.may_have_been_made() => CliError::Store(format!(
             "{}; the correction may have been made: look at `sluicegate status {entity} {resource}` before you repeat it, and check --endpoint-url and the network",
-            chain(&error)
-        )),
-        AdjustError::Partial { ref failed, .. } => CliError::Store(format!(
-            "{}; correct it alone: `sluicegate adjust {failed} {resource} ... --no-cascade`",
             chain(&error)
         )),
         error => error.into(),

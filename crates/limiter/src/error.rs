@@ -270,6 +270,11 @@ impl InvalidRequest {
     }
 }
 
+/// The reason why the store is unavailable, if a correction was not sent to it.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct NotSent(BoxError);
+
 /// The reason why a correction was not made, or may not have been made.
 ///
 /// If the call [may be repeated](Self::may_be_repeated), its permit counts the correction as not
@@ -314,9 +319,8 @@ impl AdjustError {
     /// True if the same call on the same permit completes the correction. Otherwise the correction
     /// counts as made ([`Ambiguous`](Self::Ambiguous)) or can never be made.
     ///
-    /// [`Limiter::adjust`](crate::Limiter::adjust) has no permit that remembers the correction.
-    /// After [`Unavailable`](Self::Unavailable) its correction may have been made, and the same
-    /// call may make it twice.
+    /// [`Limiter::adjust`](crate::Limiter::adjust) has no permit that remembers the correction: see
+    /// [`may_have_been_made`](Self::may_have_been_made).
     #[must_use]
     pub fn may_be_repeated(&self) -> bool {
         match self {
@@ -324,6 +328,23 @@ impl AdjustError {
             Self::Contended | Self::Unavailable(_) | Self::Setup(_) => true,
             Self::Partial { source, .. } => source.may_be_repeated(),
         }
+    }
+
+    /// True if the failed correction, or after [`Partial`](Self::Partial) that of the bucket that
+    /// failed, may have been made: without a permit or a key, the same call may make it twice.
+    #[must_use]
+    pub fn may_have_been_made(&self) -> bool {
+        match self {
+            Self::Ambiguous(_) => true,
+            Self::Unavailable(source) => !source.is::<NotSent>(),
+            Self::Partial { source, .. } => source.may_have_been_made(),
+            Self::Contended | Self::InvalidRequest(_) | Self::Setup(_) => false,
+        }
+    }
+
+    /// The store is unavailable, and no write was sent to it.
+    pub(crate) fn not_sent(source: impl Into<BoxError>) -> Self {
+        Self::Unavailable(NotSent(source.into()).into())
     }
 
     /// The error of a correction whose call failed. The call asked for no tokens, so no limit can be

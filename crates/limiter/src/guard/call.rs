@@ -98,7 +98,7 @@ impl Guard {
         correction: &Correction<'_>,
     ) -> Result<Adjusted, AdjustError> {
         let Some(pass) = self.begin_call() else {
-            return Err(AdjustError::Unavailable(self.health.not_asked_error().into()));
+            return Err(AdjustError::not_sent(self.health.not_asked_error()));
         };
         // A correction of held tokens says nothing about the store, so the pass is dropped.
         if let Some(adjusted) = self.store.adjust_held(correction) {

@@ -23,7 +23,8 @@ use crate::store::{Adjusted, Correction, Mark};
 ///
 /// If the entity cascades to a parent, the parent's bucket is corrected by the same amounts, in a
 /// write of its own; a limit that the parent does not have is left out there. After
-/// [`AdjustError::Partial`], correct the bucket of its `failed` entity by itself ([`no_cascade`]).
+/// [`AdjustError::Partial`], correct the bucket of its `failed` entity by itself ([`no_cascade`]),
+/// unless its correction [may have been made](AdjustError::may_have_been_made).
 ///
 /// [`no_cascade`]: AdjustRequest::no_cascade
 ///
@@ -119,14 +120,18 @@ impl AdjustRequest<'_> {
         }
         let once = self.once.map(|(key, until)| Ok((CorrectionKey::try_from(key)?, until)));
         let once = once.transpose().map_err(|error: NameError| InvalidRequest::from(error))?;
-        let buckets =
-            rules_by_entity(entity, self.request.peek().await.map_err(AdjustError::of_call)?);
+        let limits =
+            self.request.peek().await.map_err(|error| match AdjustError::of_call(error) {
+                AdjustError::Unavailable(source) => AdjustError::not_sent(source),
+                error => error,
+            })?;
+        let buckets = rules_by_entity(entity, limits);
         let is_unknown = |limit: &&LimitName| !buckets[0].1.contains_key(*limit);
         if let Some(limit) = amounts.keys().find(is_unknown) {
             return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
         }
         let mut total = Adjusted { already_made: true, ..Adjusted::default() };
-        let mut corrected = None;
+        let (mut corrected, mut in_doubt) = (None, None);
         for (entity, rules) in buckets {
             let mut amounts = amounts.clone();
             amounts.retain(|limit, _| rules.contains_key(limit));
@@ -145,23 +150,38 @@ impl AdjustRequest<'_> {
                 deadline,
             };
             let adjusted = guard.correct(&correction).await;
-            match (adjusted, &corrected) {
-                (Ok(mut adjusted), _) => {
+            match (adjusted, &corrected, &in_doubt) {
+                (Ok(mut adjusted), ..) => {
                     let dropped = adjusted.dropped.iter();
                     adjusted.dropped_of =
                         dropped.map(|limit| (entity.clone(), limit.clone())).collect();
                     total.already_made &= adjusted.already_made;
                     total.add(adjusted);
                 }
-                (Err(error), None) => return Err(error),
-                (Err(error), Some(child)) => {
+                // Without a key the caller cannot repeat it, so the parent is corrected all the same.
+                (Err(error), None, None) if once.is_none() && error.may_have_been_made() => {
+                    in_doubt = Some((entity, error));
+                    continue;
+                }
+                (Err(error), None, None) => return Err(error),
+                (Err(error), Some(child), _) => {
                     let (corrected, source) = (EntityId::clone(child), Box::new(error));
                     return Err(AdjustError::Partial { corrected, failed: entity, source });
+                }
+                (Err(error), None, Some(_)) => {
+                    tracing::warn!(%entity, %error, "a parent was not corrected");
+                    continue;
                 }
             }
             corrected = Some(entity);
         }
-        Ok(total)
+        match (in_doubt, corrected) {
+            (None, _) => Ok(total),
+            (Some((_, error)), None) => Err(error),
+            (Some((failed, error)), Some(corrected)) => {
+                Err(AdjustError::Partial { corrected, failed, source: error.into() })
+            }
+        }
     }
 }
 

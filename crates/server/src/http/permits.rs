@@ -185,11 +185,12 @@ async fn correct(
                 answer.dropped.push(limit.to_string());
                 continue;
             }
-            Err(
-                error @ (AdjustError::Ambiguous(_)
-                | AdjustError::Partial { .. }
-                | AdjustError::Unavailable(_)),
-            ) if once.is_none() => return Err(Problem::left_open(&error)),
+            Err(error @ AdjustError::Partial { .. }) if once.is_none() => {
+                return Err(Problem::left_open(&error));
+            }
+            Err(error) if once.is_none() && error.may_have_been_made() => {
+                return Err(Problem::left_open(&error));
+            }
             Err(error) => return Err(error.into()),
         };
         let added = if adjusted.already_made {
