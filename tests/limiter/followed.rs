@@ -73,7 +73,7 @@ impl SharedTable {
             None => StoredLimits {
                 scope: scope.clone(),
                 rules: BTreeMap::new(),
-                dropped: Default::default(),
+                deleted: Default::default(),
                 updated_at: now,
                 version: 1,
             },
@@ -81,10 +81,10 @@ impl SharedTable {
         match rule {
             Some(rule) => {
                 level.rules.insert(limit.clone(), rule);
-                level.dropped.remove(limit);
+                level.deleted.remove(limit);
             }
             None if level.rules.remove(limit).is_some() => {
-                level.dropped.insert(limit.clone(), level.version);
+                level.deleted.insert(limit.clone(), level.version);
             }
             None => return,
         }

@@ -52,7 +52,8 @@ impl Claim {
         let (tokens, cap) = (i128::from(balance.tokens.get()), i128::from(cap.get()));
         let accrued_since_claim = refill.accrued_between(since, until);
         let forgiven = refill.forgiven(tokens, since, until);
-        let may_forgive = refill.forgiven(-1, since, until) > 0;
+        // A debt of one millitoken stands for any debt.
+        let would_forgive_debt = refill.forgiven(-1, since, until) > 0;
         let gain = forgiven + accrued_since_claim + i128::from(returned.get());
         // After this write, the room below the cap shall hold the refill of the next interval, so
         // that the writers of that time need no claim of their own. The write takes `amount` after
@@ -71,16 +72,16 @@ impl Claim {
         // headroom. A claim over less than an interval is cut only if it would exceed the cap:
         // otherwise busy writers would keep the bucket below its burst for ever (ADR 6).
         let room_at_least = if accrued_since_claim < accrues_per_interval { 0 } else { headroom };
-        if tokens + gain <= cap - room_at_least && !may_forgive {
+        if tokens + gain <= cap - room_at_least && !would_forgive_debt {
             // If a refund comes first, this gain may exceed the cap.
-            let condition = Condition::AtMost(limit.clone(), milli(cap - gain));
-            return Self { tokens: milli(gain), condition };
+            let condition = Condition::AtMost(limit.clone(), clamped_milli(cap - gain));
+            return Self { tokens: clamped_milli(gain), condition };
         }
         // The claim was cut for exactly this balance, or forgives exactly its debt. If the balance
         // has changed, the write fails and is planned anew. Otherwise refill would be lost, or the
         // debt that a debit made meanwhile would not be forgiven.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
-        Self { tokens: milli(gain.min(cap - headroom - tokens)), condition }
+        Self { tokens: clamped_milli(gain.min(cap - headroom - tokens)), condition }
     }
 
     /// The claim that turns a rate into a calendar limit or a quota. [`Rule::adopt`] says with
@@ -98,13 +99,13 @@ impl Claim {
         // Right for exactly this balance: under the new rule the limit is full, less its debt. If
         // another writer took tokens meanwhile that the balance covers, they would not count.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
-        Self { tokens: milli(kept - stored), condition }
+        Self { tokens: clamped_milli(kept - stored), condition }
     }
 }
 
 /// Clamps to twice the range of [`Millitokens`], which still fits an `i64`. No balance is beyond
 /// the range of [`Millitokens`], so clamping a bound never changes its comparison with a balance.
-pub(crate) fn milli(milli: i128) -> i64 {
+pub(crate) fn clamped_milli(milli: i128) -> i64 {
     let most = 2 * i128::from(Millitokens::MAX.get());
     i64::try_from(milli.clamp(-most, most)).unwrap_or(0)
 }

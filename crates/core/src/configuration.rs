@@ -28,7 +28,7 @@ pub struct StoredRules {
     pub rules: Rules,
     /// Limits that some level deleted and no level names. For each, the versions by which levels
     /// deleted it.
-    pub dropped: BTreeMap<LimitName, LevelVersions>,
+    pub deleted: BTreeMap<LimitName, LevelVersions>,
     /// The versions of the levels.
     pub versions: LevelVersions,
     /// The time of the newest change of any level, for items whose stamp is a time; `None`: nothing
@@ -53,15 +53,15 @@ impl StoredRules {
             together.versions.set(&level.scope, level.version);
             together.updated_at = together.updated_at.max(Some(level.updated_at));
             together.is_personal |= is_personal && !level.rules.is_empty();
-            for (limit, version) in &level.dropped {
-                together.dropped.entry(limit.clone()).or_default().set(&level.scope, *version);
+            for (limit, version) in &level.deleted {
+                together.deleted.entry(limit.clone()).or_default().set(&level.scope, *version);
             }
             for (limit, rule) in &level.rules {
                 together.rules.entry(limit.clone()).or_insert(*rule);
             }
         }
-        let Self { rules, dropped, .. } = &mut together;
-        dropped.retain(|limit, _| !rules.contains_key(limit));
+        let Self { rules, deleted, .. } = &mut together;
+        deleted.retain(|limit, _| !rules.contains_key(limit));
         together
     }
 
@@ -110,7 +110,7 @@ impl Configuration {
     pub fn is_deleted(&self, limit: &LimitName) -> bool {
         let stored = self.stored.as_ref();
         self.rule(limit).is_none()
-            && stored.is_some_and(|stored| stored.dropped.contains_key(limit))
+            && stored.is_some_and(|stored| stored.deleted.contains_key(limit))
     }
 
     /// This configuration, with those explicit limits of `other` that it does not name, and with
@@ -211,12 +211,12 @@ impl Configuration {
         }
         if is_newer {
             differences.versions = Some(stored.versions);
-            let dropped = stored.dropped.iter().filter(|(limit, versions)| {
+            let deleted = stored.deleted.iter().filter(|(limit, versions)| {
                 image.limits.contains_key(*limit)
                     && !self.explicit.contains_key(*limit)
                     && image.config_stamp.is_before(versions)
             });
-            differences.removed.extend(dropped.map(|(limit, _)| limit.clone()));
+            differences.removed.extend(deleted.map(|(limit, _)| limit.clone()));
         }
         differences
     }
@@ -229,7 +229,7 @@ pub(crate) struct Differences {
     pub(crate) missing: Rules,
     /// Limits whose rule changed.
     pub(crate) changed: Rules,
-    /// Limits that the configuration dropped.
+    /// Limits that the configuration has deleted.
     pub(crate) removed: BTreeSet<LimitName>,
     /// The versions that the item is to follow; `None`: its stamp stays.
     pub(crate) versions: Option<LevelVersions>,

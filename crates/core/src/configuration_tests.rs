@@ -39,10 +39,10 @@ fn item(limits: &[(&str, i64)], system: u64, personal: u64) -> CompositeBucket {
     }
 }
 
-fn stored(limits: &[(&str, i64)], dropped: &[&str], system: u64, personal: u64) -> Configuration {
+fn stored(limits: &[(&str, i64)], deleted: &[&str], system: u64, personal: u64) -> Configuration {
     let stored = StoredRules {
         rules: rules(limits),
-        dropped: dropped.iter().map(|limit| (name(limit), versions(system, personal))).collect(),
+        deleted: deleted.iter().map(|limit| (name(limit), versions(system, personal))).collect(),
         versions: versions(system, personal),
         ..StoredRules::default()
     };
@@ -55,7 +55,7 @@ fn a_later_change_does_not_remove_what_was_deleted_before() {
     let item = item(&[("rpm", 10), ("tpm", 10)], 5, 5);
     let mut newer = stored(&[("tpm", 20)], &["rpm"], 6, 5);
     let deleted = |newer: &mut Configuration, versions| {
-        newer.stored.as_mut().unwrap().dropped.insert(name("rpm"), versions);
+        newer.stored.as_mut().unwrap().deleted.insert(name("rpm"), versions);
         newer.compare(&item).removed
     };
     assert_eq!(deleted(&mut newer, versions(5, 5)), BTreeSet::new());

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::claim::{Claim, Gain, milli};
+use crate::claim::{Claim, Gain, clamped_milli};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::status::View;
 use crate::{
@@ -105,7 +105,7 @@ pub(crate) fn take_unclaimed(
             // next claim would add refill that was lost already.
             let unclaimed = refill.accrued_between(since, view.now);
             let room = i128::from(balance.rule.burst().get()) - unclaimed;
-            let ceiling = milli(room - i128::from(returned.get()));
+            let ceiling = clamped_milli(room - i128::from(returned.get()));
             if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
                 // No balance is both enough and low enough.
                 return None;
@@ -152,7 +152,7 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
                 let more = i128::from(rule.burst().get()) - i128::from(old_burst.get());
                 lowers_amount |= more < 0;
                 let claim = claim_up_to(old_burst);
-                Claim { tokens: milli(i128::from(claim.tokens) + more), ..claim }
+                Claim { tokens: clamped_milli(i128::from(claim.tokens) + more), ..claim }
             }
             (false, true) => Claim::of_former_rate(limit, balance, rule, gain),
             (true, _) => claim_up_to(old_burst.min(rule.burst())),
@@ -166,10 +166,12 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
             let floor = floor.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
-        let has_floor = floor > Millitokens::ZERO && floor >= amount;
-        if !has_floor && !matches!(claim.condition, Condition::Exactly(..)) {
+        // If the balance must cover the amount, the write leaves no debt, so takes of other writers
+        // cannot make this expiry too early.
+        let leaves_no_debt = floor > Millitokens::ZERO && floor >= amount;
+        if !leaves_no_debt && !matches!(claim.condition, Condition::Exactly(..)) {
             let moved = tokens - i128::from(balance.tokens.get());
-            let least = milli(expiry::least_for_expiry(rule, tokens) - moved);
+            let least = clamped_milli(expiry::least_for_expiry(rule, tokens) - moved);
             expiry_conditions.push(Condition::AtLeast(limit.clone(), least));
         }
         plan.conditions.push(claim.condition);
@@ -220,7 +222,7 @@ pub(crate) fn add(
 ) -> Change {
     Change::Add {
         limit: limit.clone(),
-        tokens: milli(i128::from(claimed) - i128::from(amount.get())),
+        tokens: clamped_milli(i128::from(claimed) - i128::from(amount.get())),
         consumed: counted.get(),
     }
 }

@@ -342,7 +342,7 @@ fn dropped_limits_go_before_others_come() {
     let image = item_of(&many(0, LIMITS_MAX));
     let stored = StoredRules {
         rules: many(50, LIMITS_MAX),
-        dropped: many(0, LIMITS_MAX)
+        deleted: many(0, LIMITS_MAX)
             .into_keys()
             .map(|limit| (limit, LevelVersions([0, 0, 0, 1])))
             .collect(),

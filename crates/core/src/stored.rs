@@ -31,7 +31,7 @@ pub struct StoredLimits {
     pub rules: BTreeMap<LimitName, Rule>,
     /// Limits that were deleted and not stored again, and the version that each deletion made. One
     /// of them says nothing about a limit of that name at another level.
-    pub dropped: BTreeMap<LimitName, u64>,
+    pub deleted: BTreeMap<LimitName, u64>,
     /// The last change, by the clock of the process that made it.
     pub updated_at: EpochMillis,
     /// Counts the changes; every one moves it ahead.
@@ -99,12 +99,12 @@ impl StoredLimits {
     /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
         let Some(ItemKey::Limits(scope)) = key_of(item)? else { return Ok(None) };
-        let (mut named, mut dropped) = (BTreeSet::new(), BTreeMap::new());
+        let (mut named, mut deleted) = (BTreeSet::new(), BTreeMap::new());
         for attribute in item.inner().keys() {
             let Some((limit, field)) = keys::parse_limit_attribute(attribute) else { continue };
             let limit = LimitName::new(limit)?;
             if field == LimitField::DeletedAt {
-                dropped.insert(limit, i64::unsigned_abs(number_of(item, attribute)?));
+                deleted.insert(limit, i64::unsigned_abs(number_of(item, attribute)?));
             } else {
                 named.insert(limit);
             }
@@ -118,8 +118,8 @@ impl StoredLimits {
             let rule = rule_of(item, &limit)?;
             rules.insert(limit, rule);
         }
-        dropped.retain(|limit, _| !rules.contains_key(limit));
-        Ok(Some(Self { scope, rules, dropped, updated_at, version }))
+        deleted.retain(|limit, _| !rules.contains_key(limit));
+        Ok(Some(Self { scope, rules, deleted, updated_at, version }))
     }
 
     /// Writes the whole item.
@@ -137,7 +137,7 @@ impl StoredLimits {
                 item.insert(name, AttributeValue::S(calendar.to_string()));
             }
         }
-        for (limit, version) in &self.dropped {
+        for (limit, version) in &self.deleted {
             let tombstone = keys::limit_attribute(limit, LimitField::DeletedAt);
             item.insert(tombstone, AttributeValue::N(version.to_string()));
         }

@@ -47,12 +47,12 @@ fn stored() -> impl Strategy<Value = StoredLimits> {
         0..=EpochMillis::MAX.get(),
         any::<u64>(),
     )
-        .prop_map(|(scope, rules, mut dropped, updated_at, version)| {
-            dropped.retain(|limit, _| !rules.contains_key(limit));
+        .prop_map(|(scope, rules, mut deleted, updated_at, version)| {
+            deleted.retain(|limit, _| !rules.contains_key(limit));
             StoredLimits {
                 scope,
                 rules,
-                dropped,
+                deleted,
                 updated_at: EpochMillis::new(updated_at).unwrap(),
                 version,
             }
@@ -150,7 +150,7 @@ fn limits_are_spelled_as_the_schema_says() {
     let item = item("#LIMITS#gpt-4", &rpm());
     let stored = StoredLimits::from_item(&item).unwrap().unwrap();
     assert_eq!(stored.rules[&LimitName::new("rpm").unwrap()].burst().get(), 200_000);
-    assert_eq!(stored.dropped[&LimitName::new("tpm.v2").unwrap()], 1_706_000_000_000);
+    assert_eq!(stored.deleted[&LimitName::new("tpm.v2").unwrap()], 1_706_000_000_000);
     assert_eq!((stored.version, stored.to_item()), (7, item));
 }
 
@@ -169,7 +169,7 @@ fn a_missing_burst_is_the_capacity_and_a_rule_outweighs_a_tombstone() {
     attributes.push(("l_rpm_dl", n(1)));
     let stored = StoredLimits::from_item(&item("#LIMITS", &attributes)).unwrap().unwrap();
     assert_eq!(stored.rules[&LimitName::new("rpm").unwrap()].burst().get(), 100_000);
-    assert_eq!(stored.dropped.len(), 1);
+    assert_eq!(stored.deleted.len(), 1);
 }
 
 #[test]

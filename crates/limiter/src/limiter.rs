@@ -48,7 +48,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.guard.abandon();
+        self.guard.note_limiter_dropped();
     }
 }
 

@@ -149,7 +149,7 @@ impl AlertClaims<'_> {
     fn transaction(self, due: &[Alert]) -> Result<Vec<TransactWriteItem>, WriteError> {
         let claims: Vec<_> = due.iter().map(Alert::claim).collect();
         let update = expressions::claim(&claims);
-        let mut items = vec![update.into_item(&self.settings.table, &self.group.key())?];
+        let mut items = vec![update.into_transact_item(&self.settings.table, &self.group.key())?];
         for alert in due {
             let entry = self.entry(alert.clone());
             let put = Put::builder()

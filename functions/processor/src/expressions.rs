@@ -103,7 +103,7 @@ impl Update {
 
     /// Adds the expiry of a window to the expression, which ends with SET clauses. If the window is
     /// kept for ever, this removes the expiry that an earlier setting gave it.
-    fn expire(&mut self, expiry_s: Option<i64>) {
+    fn set_expiry(&mut self, expiry_s: Option<i64>) {
         let clause = match expiry_s {
             Some(expiry_s) => format!(", {}", self.term(keys::TTL, " = ", number(expiry_s))),
             None => format!(" REMOVE {}", self.name(keys::TTL)),
@@ -113,7 +113,7 @@ impl Update {
 
     /// The update of an item as a part of a transaction. If its condition fails, the answer holds
     /// the item.
-    pub(crate) fn into_item(
+    pub(crate) fn into_transact_item(
         self,
         table: &str,
         key: &ItemKey,
@@ -169,7 +169,7 @@ pub(crate) fn counting_update(
         sets.push_str(&built.term(keys::amount_attribute(limit), " = ", number(amount.get())));
     }
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
-    built.expire(expiry_s);
+    built.set_expiry(expiry_s);
     built
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn advance_watermark(
     let mut built = Update::default();
     let sets = built.advance_watermark_if_below(group, first, last);
     built.expression = format!("SET {sets}");
-    built.expire(expiry_s);
+    built.set_expiry(expiry_s);
     built
 }
 
@@ -225,10 +225,10 @@ pub(crate) fn count_quarantined(
     match expiry {
         WindowExpiry::Kept => {}
         WindowExpiry::Moved { from, to } => {
-            built.expire(Some(to));
+            built.set_expiry(Some(to));
             conditions.push(built.term(keys::TTL, " = ", number(from)));
         }
-        WindowExpiry::New(expiry_s) => built.expire(expiry_s),
+        WindowExpiry::New(expiry_s) => built.set_expiry(expiry_s),
     }
     if let (WindowCondition::AtOrPastRecord, Some(record)) = (condition, group.records().last()) {
         let watermark = group.watermark_attribute();

@@ -20,7 +20,7 @@ pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
     /// Records that another delivery had counted in some window, or put into quarantine, before. A
     /// record is in one window of every kind, and the set counts it once.
-    dropped: HashSet<usize>,
+    duplicates: HashSet<usize>,
 }
 
 /// The identity of a record: the address of its JSON.
@@ -45,7 +45,7 @@ impl OutcomeBuilder {
             window_keys: Vec::new(),
             partly_counted: 0,
         };
-        Self { outcome, dropped: HashSet::new() }
+        Self { outcome, duplicates: HashSet::new() }
     }
 
     /// Adds groups of records, with the results of writing their windows.
@@ -110,7 +110,7 @@ impl OutcomeBuilder {
         report.window_updates += result.writes;
         report.write_units += result.write_units;
         report.alerts += result.alerts;
-        self.dropped.extend(duplicates_of((group, &result)));
+        self.duplicates.extend(duplicates_of((group, &result)));
         self.outcome.window_keys.push(group.key());
         self.add_quarantined(result.quarantined);
         if let Some(failure) = result.failure {
@@ -136,7 +136,7 @@ impl OutcomeBuilder {
     }
 
     pub(crate) fn into_outcome(mut self, records: &[Box<RawValue>]) -> Outcome {
-        self.outcome.report.duplicates_dropped += as_u64(self.dropped.len());
+        self.outcome.report.duplicates_dropped += as_u64(self.duplicates.len());
         if !self.outcome.failures.is_empty() {
             self.outcome.response = self.next_delivery_start(records).map(|start| {
                 let mut failure = DynamoDbBatchItemFailure::default();

@@ -148,10 +148,10 @@ impl Processor {
         let puts = (0..entries.len()).map(|n| async move {
             (n, quarantine::put(&self.client, &self.settings, &entries[n], deadline).await)
         });
-        let (put, written) =
+        let (put, (grouped, results)) =
             tokio::join!(bounded(puts), self.write_windows(unblocked, now, deadline));
-        let is_written = written.1.iter().all(|result| result.failure.is_none());
-        outcome.add_windows(written);
+        let is_written = results.iter().all(|result| result.failure.is_none());
+        outcome.add_windows((grouped, results));
         let mut failed = Vec::new();
         for (entry, result) in entries.iter().zip(put) {
             failed.extend(result.is_err().then_some(entry));

@@ -279,7 +279,7 @@ impl WindowWriter<'_> {
                 .build()?;
             items.push(TransactWriteItem::builder().put(put).build());
         }
-        items.push(built.clone().into_item(&self.settings.table, &self.group.key())?);
+        items.push(built.clone().into_transact_item(&self.settings.table, &self.group.key())?);
         Ok(items)
     }
 }

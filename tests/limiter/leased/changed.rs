@@ -242,8 +242,8 @@ async fn a_deleted_limit_is_settled_before_it_leaves_the_bucket() {
         };
         let mut granted = admitted(5 * SECOND, &both).await;
         table.set_limits(&[("rps", per_minute(60_000))]);
-        let dropped = [(name("tps"), 2)].into();
-        table.limits.lock().unwrap().get_mut(&LimitsScope::System).unwrap().dropped = dropped;
+        let deleted = [(name("tps"), 2)].into();
+        table.limits.lock().unwrap().get_mut(&LimitsScope::System).unwrap().deleted = deleted;
         let tokens = async || {
             let stored = table.counted.memory().image(&bucket("u0", "r")).await.unwrap();
             stored.limits.get(&name("tps")).map(|balance| balance.consumed.get() / 1_000)
@@ -275,8 +275,8 @@ async fn refunds_of_a_deleted_limit_hold_up_no_request() {
         sleep(SECOND / 500).await;
     }
     table.set_limits(&[("rps", per_minute(60_000))]);
-    let dropped = [(name("tps"), 2)].into();
-    table.limits.lock().unwrap().get_mut(&LimitsScope::System).unwrap().dropped = dropped;
+    let deleted = [(name("tps"), 2)].into();
+    table.limits.lock().unwrap().get_mut(&LimitsScope::System).unwrap().deleted = deleted;
     let refunds = async {
         for permit in permits {
             permit.adjust_milli("tps", -1_000).await.unwrap();

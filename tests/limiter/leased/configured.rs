@@ -55,10 +55,10 @@ impl Configured {
     pub(crate) fn set_limits_of(&self, scope: LimitsScope, limits: &[(&str, Rule)]) {
         let rules = limits.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
         let passed = i64::try_from(self.start.elapsed().as_millis()).unwrap();
-        let (dropped, updated_at) = (Default::default(), at(T0 + passed));
+        let (deleted, updated_at) = (Default::default(), at(T0 + passed));
         let mut limits = self.limits.lock().unwrap();
         let version = limits.get(&scope).map_or(1, |stored| stored.version + 1);
-        let stored = StoredLimits { scope: scope.clone(), rules, dropped, updated_at, version };
+        let stored = StoredLimits { scope: scope.clone(), rules, deleted, updated_at, version };
         limits.insert(scope, stored);
     }
 

@@ -37,7 +37,7 @@ impl<W> WriteQueue<W> {
                     self.pauses = 0;
                 }
                 if let Some(shared) = &mut self.shared {
-                    shared.has_looked = true;
+                    shared.has_read_since_attempt = true;
                 }
                 self.finish_if_shown();
                 self.resolve_abandoned();
@@ -137,7 +137,10 @@ impl<W> WriteQueue<W> {
             // The shared write is taken out of the queue here, so `set_image` does not reach its
             // requests. They entered before it was sent, so they may be refused from this answer,
             // too.
-            shared.members.iter_mut().for_each(|member| member.has_fresh_image[*index] = true);
+            shared
+                .members
+                .iter_mut()
+                .for_each(|member| member.has_image_since_entry[*index] = true);
             self.set_image(*index, image, now, true);
         }
         self.shared = Some(shared);
@@ -186,7 +189,7 @@ impl<W> WriteQueue<W> {
         // The lost write may have changed the bucket, and time has passed: nothing may be refused
         // by an earlier answer.
         for member in self.members() {
-            member.has_fresh_image = Default::default();
+            member.has_image_since_entry = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -205,10 +208,10 @@ impl<W> WriteQueue<W> {
         // claim, and whose image is only derived, a read must show if the item expires too early.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
-        let must_look = path != Some(WritePath::Claim) && !is_authoritative;
+        let must_read_first = path != Some(WritePath::Claim) && !is_authoritative;
         let expires_too_early = |image| extend(image, now).is_some();
         let may_expire_early = any_corrects_upwards
-            && (must_look || self.buckets[0].image().is_some_and(expires_too_early));
+            && (must_read_first || self.buckets[0].image().is_some_and(expires_too_early));
         let mut must_extend = Vec::new();
         for mut member in shared.members {
             let done = member.done(path, self.images(), shared.draft.is_forced);
@@ -221,15 +224,19 @@ impl<W> WriteQueue<W> {
             }
         }
         if may_expire_early {
-            self.extend_expiry_for(must_extend, must_look);
+            self.extend_expiry_for(must_extend, must_read_first);
         }
     }
 
-    pub(super) fn extend_expiry_for(&mut self, done: Vec<(RequestId, W, Done)>, must_look: bool) {
-        let none = || ExtendingExpiry { done: Vec::new(), must_look: false, tries: 0 };
+    pub(super) fn extend_expiry_for(
+        &mut self,
+        done: Vec<(RequestId, W, Done)>,
+        must_read_first: bool,
+    ) {
+        let none = || ExtendingExpiry { done: Vec::new(), must_read_first: false, tries: 0 };
         let extending = self.extending_expiry.get_or_insert_with(none);
         extending.done.extend(done);
-        extending.must_look |= must_look;
+        extending.must_read_first |= must_read_first;
     }
 
     /// Adds a request that gives back the tokens of an acquire whose caller left.
@@ -312,7 +319,7 @@ impl<W> WriteQueue<W> {
             // does not fail for that reason. The queue refuses it from a recent image, or reads
             // first.
             (_, Upkeep::Reconfigure) => {
-                self.members().for_each(|member| member.has_fresh_image = Default::default());
+                self.members().for_each(|member| member.has_image_since_entry = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -348,7 +355,7 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(KnownImage { image, as_of: now, is_authoritative });
         bucket.restart_quiet_time_if_claimed(now);
         for member in self.members() {
-            member.has_fresh_image[index] = is_authoritative && member.entered_before_call;
+            member.has_image_since_entry[index] = is_authoritative && member.entered_before_call;
         }
     }
 

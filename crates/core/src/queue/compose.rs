@@ -21,7 +21,7 @@ impl<W> WriteQueue<W> {
             self.give_up_write();
             return None;
         }
-        if shared.draft.returns_tokens() && !shared.has_looked {
+        if shared.draft.returns_tokens() && !shared.has_read_since_attempt {
             return Some(self.read_all());
         }
         let shared = self.shared.as_ref()?;
@@ -50,7 +50,7 @@ impl<W> WriteQueue<W> {
             shared.write = Arc::new(Write { plans, id });
             self.shared = Some(shared);
         }
-        Some(self.send())
+        Some(self.send_shared())
     }
 
     pub(super) fn compose(
@@ -116,7 +116,7 @@ impl<W> WriteQueue<W> {
                 if kind == Upkeep::Reconfigure {
                     self.note_reconfiguring(bucket, &id);
                 }
-                self.maintain(kind, bucket, plan)
+                self.send_upkeep(kind, bucket, plan)
             }
             None if wants_read => self.read_all(),
             None => Action::Idle,
@@ -142,13 +142,14 @@ impl<W> WriteQueue<W> {
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let has_fresh_image = self.waiting.iter().any(|member| member.has_fresh_image[index]);
+            let has_image_since_entry =
+                self.waiting.iter().any(|member| member.has_image_since_entry[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
                 && contention.is_usually_outdated()
                 && !contention.is_usually_claimed()
-                && !has_fresh_image
+                && !has_image_since_entry
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -183,16 +184,18 @@ impl<W> WriteQueue<W> {
             members,
             is_in_doubt: false,
             ids_before: Vec::new(),
-            has_looked: false,
+            has_read_since_attempt: false,
             may_be_outdated,
         });
-        self.send()
+        self.send_shared()
     }
 
-    /// For each bucket: true if `has_fresh_image` is false for all of these requests, so that
+    /// For each bucket: true if `has_image_since_entry` is false for all of these requests, so that
     /// the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| !members.iter().any(|member| member.has_fresh_image[index]))
+        std::array::from_fn(|index| {
+            !members.iter().any(|member| member.has_image_since_entry[index])
+        })
     }
 
     fn plans(
@@ -215,7 +218,7 @@ impl<W> WriteQueue<W> {
         self.buckets.iter().zip(&draft.buckets).enumerate().map(plan).collect()
     }
 
-    fn send(&mut self) -> Action {
+    fn send_shared(&mut self) -> Action {
         self.flight = Some(Flight::SharedWrite);
         self.note_entered_before_call();
         let ids = || self.buckets[0].image().map(|image| image.request_ids.clone());
@@ -228,11 +231,11 @@ impl<W> WriteQueue<W> {
             member.attempts += 1;
             member.was_outrun = false;
         }
-        shared.has_looked = false;
+        shared.has_read_since_attempt = false;
         Action::Write(shared.write.clone())
     }
 
-    pub(super) fn maintain(&mut self, upkeep: Upkeep, bucket: usize, plan: WritePlan) -> Action {
+    pub(super) fn send_upkeep(&mut self, upkeep: Upkeep, bucket: usize, plan: WritePlan) -> Action {
         self.note_entered_before_call();
         let write = Arc::new(Write { plans: vec![(bucket, plan)], id: None });
         self.flight = Some(Flight::Upkeep(upkeep, write.clone()));

@@ -92,7 +92,7 @@ impl<W> WriteQueue<W> {
             self.pauses += 1;
             // Other processes write during the pause. An earlier answer may refuse only if it is
             // recent enough.
-            self.members().for_each(|member| member.has_fresh_image = Default::default());
+            self.members().for_each(|member| member.has_image_since_entry = Default::default());
             let corrections_were_outrun = self.outruns_in_a_row > 0 && self.only_corrects();
             return Action::Pause { pauses_in_a_row: self.pauses, corrections_were_outrun };
         }
@@ -108,13 +108,13 @@ impl<W> WriteQueue<W> {
     /// Moves the expiry of an item that would expire before its debt is refilled.
     fn extend_expiry(&mut self, now: EpochMillis) -> Option<Action> {
         let extending = self.extending_expiry.as_mut()?;
-        if std::mem::take(&mut extending.must_look) {
+        if std::mem::take(&mut extending.must_read_first) {
             return Some(self.read(vec![0]));
         }
         extending.tries += 1;
         match self.buckets[0].image().and_then(|image| extend(image, now)) {
             Some(plan) if extending.tries <= EXTENSIONS_MAX => {
-                Some(self.maintain(Upkeep::Extend, 0, plan))
+                Some(self.send_upkeep(Upkeep::Extend, 0, plan))
             }
             plan => {
                 self.counts.unextended += u32::from(plan.is_some());

@@ -60,16 +60,16 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) => {
-                    Some(self.step_unless_covered(member, now).unwrap_or(Placement::Later))
+                    Some(self.step_alone(member, now).unwrap_or(Placement::Later))
                 }
                 // The repair may only make room for a limit that the lease merely wants, so a
                 // refusal of what it needs comes first.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.step_unless_covered(member, now).unwrap_or(repair))
+                    Some(self.step_alone(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.has_fresh_image[0] =>
+                    if !member.has_image_since_entry[0] =>
                 {
                     Some(Placement::Read)
                 }

@@ -41,10 +41,10 @@ impl<W> WriteQueue<W> {
     /// queue ends these as ambiguous. The other requests of the write keep waiting.
     pub(super) fn end_abandoned(&mut self) {
         let abandoned = std::mem::take(&mut self.abandoned);
-        self.end(abandoned);
+        self.end_fenced(abandoned);
     }
 
-    fn end(&mut self, abandoned: Vec<AbandonedWrite>) {
+    fn end_fenced(&mut self, abandoned: Vec<AbandonedWrite>) {
         for write in abandoned {
             if image_cannot_tell(&write.ids_before, self.buckets[0].image(), &write.id) {
                 self.end_as_ambiguous(&write, must_not_repeat);
@@ -69,8 +69,8 @@ impl<W> WriteQueue<W> {
                 for earlier in &mut abandoned {
                     earlier.requests.retain(|request| !write.has(&request.id));
                 }
-                self.end(abandoned);
-                self.happened(write);
+                self.end_fenced(abandoned);
+                self.resolve_happened(write);
                 return;
             }
             let image = self.buckets[0].image();
@@ -109,7 +109,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Resolves the requests of a write that happened although its answer was lost.
-    pub(super) fn happened(&mut self, write: AbandonedWrite) {
+    pub(super) fn resolve_happened(&mut self, write: AbandonedWrite) {
         self.unusable_ids.retain(|id| *id != write.id);
         let mut finished = Vec::new();
         let mut any_corrects_upwards = false;

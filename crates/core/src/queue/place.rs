@@ -60,20 +60,25 @@ impl<W> WriteQueue<W> {
                 return Placement::Later;
             };
             let acquire = Acquire { amounts: &must_cover_now, ..self.acquire_of(member, index) };
-            match assess(image, acquire, &drafted.returned, self.accrued_until(draft, index, now)) {
+            match assess(
+                image,
+                acquire,
+                &drafted.returned,
+                self.refill_counts_until(draft, index, now),
+            ) {
                 Assessment::Covered => must_cover.push(must_cover_now),
                 Assessment::Short(_) | Assessment::Repair(_) => {
                     // Assessed again, with all refill. If it fits now, it lacks only the refill
-                    // that `accrued_until` withholds, so it was not passed over.
+                    // that `refill_counts_until` withholds, so it was not passed over.
                     let with_all_refill = assess(image, acquire, &drafted.returned, now);
-                    let or_else = match with_all_refill {
+                    let fallback = match with_all_refill {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
-                    return self.step_unless_covered(member, now).unwrap_or(or_else);
+                    return self.step_alone(member, now).unwrap_or(fallback);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.has_fresh_image[index] =>
+                    if !member.has_image_since_entry[index] =>
                 {
                     return Placement::Read;
                 }
@@ -101,7 +106,7 @@ impl<W> WriteQueue<W> {
     /// process claims first. So after an outrun (`outruns_in_a_row`), all but the first acquire or
     /// lease of a draft count refill only up to the last claim, unless that claim is at least one
     /// claim interval old.
-    fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
+    fn refill_counts_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.settings.interval.0);
         let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));
         let claimed_at = self.buckets[index].image().map(|image| image.refilled_at);
@@ -136,7 +141,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.has_fresh_image[index] {
+            if !missing.is_empty() && !member.has_image_since_entry[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

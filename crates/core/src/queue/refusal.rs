@@ -28,7 +28,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) =
-            self.step_unless_covered(member, now)
+            self.step_alone(member, now)
         {
             return Some(outcome);
         }
@@ -45,11 +45,7 @@ impl<W> WriteQueue<W> {
     /// - An image shows that it is short, and no refusal may be based on that image
     ///   (`may_refuse_by_image`): a read.
     /// - Otherwise the refusal.
-    pub(super) fn step_unless_covered(
-        &self,
-        member: &Member<W>,
-        now: EpochMillis,
-    ) -> Option<Placement> {
+    pub(super) fn step_alone(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
         let mut is_short = false;
         let mut may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
@@ -111,7 +107,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.has_fresh_image[index] || self.abandoned.is_empty() && is_recent()
+        member.has_image_since_entry[index] || self.abandoned.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -131,7 +127,8 @@ impl<W> WriteQueue<W> {
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image = self.buckets[index].image().filter(|_| member.has_fresh_image[index])?;
+            let image =
+                self.buckets[index].image().filter(|_| member.has_image_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -180,7 +177,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if !member.has_fresh_image[index]
+            if !member.has_image_since_entry[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index]
                     && bucket.due_reconfiguration(acquire, now).is_some()

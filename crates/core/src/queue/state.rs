@@ -79,7 +79,7 @@ pub(super) struct SharedWrite<W> {
     /// safe. The queue never decides it too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
-    pub(super) has_looked: bool,
+    pub(super) has_read_since_attempt: bool,
     /// For each bucket: true if none of the requests has seen an answer of the table since it
     /// entered. The image that the write was planned from may then miss other writers' changes.
     pub(super) may_be_outdated: [bool; BUCKETS_MAX],
@@ -90,7 +90,7 @@ pub(super) struct ExtendingExpiry<W> {
     pub(super) done: Vec<(RequestId, W, Done)>,
     /// True if the item must be read first: the table did not return the image, and another
     /// writer's claim may have moved the expiry.
-    pub(super) must_look: bool,
+    pub(super) must_read_first: bool,
     pub(super) tries: u32,
 }
 
@@ -139,7 +139,7 @@ impl<W> WriteQueue<W> {
         if is_news {
             self.buckets[bucket].known = Some(known.clone());
             self.buckets[bucket].restart_quiet_time_if_claimed(known.as_of);
-            self.members().for_each(|member| member.has_fresh_image[bucket] = false);
+            self.members().for_each(|member| member.has_image_since_entry[bucket] = false);
         }
     }
 

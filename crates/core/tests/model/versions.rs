@@ -100,7 +100,7 @@ impl Versions {
             .map(|((scope, (limit, _)), level)| StoredLimits {
                 scope,
                 rules: [(name(limit), level.rule())].into(),
-                dropped: Default::default(),
+                deleted: Default::default(),
                 updated_at: at(level.updated_at),
                 version: level.version,
             })

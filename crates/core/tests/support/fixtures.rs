@@ -12,11 +12,11 @@ pub(crate) fn bucket_id() -> BucketId {
 }
 
 /// Limits stored in the table in a version.
-pub(crate) fn stored(version: u64, rules: &[(&str, Rule)], dropped: &[&str]) -> Configuration {
+pub(crate) fn stored(version: u64, rules: &[(&str, Rule)], deleted: &[&str]) -> Configuration {
     let rules: Rules = rules.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
     let stored = StoredRules {
         rules,
-        dropped: dropped
+        deleted: deleted
             .iter()
             .map(|limit| (name(limit), LevelVersions([0, 0, 0, version])))
             .collect(),

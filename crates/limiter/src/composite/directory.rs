@@ -276,7 +276,7 @@ mod tests {
         let stored = |version| StoredLimits {
             scope: LimitsScope::System,
             rules: Default::default(),
-            dropped: Default::default(),
+            deleted: Default::default(),
             updated_at: now,
             version,
         };

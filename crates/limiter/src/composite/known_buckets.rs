@@ -28,16 +28,15 @@ pub(super) struct KnownBucket {
 /// The state of a known bucket that a lock protects.
 #[derive(Debug, Default)]
 struct KnownBucketState {
-    /// As it was last put together.
+    /// The configuration that `BucketRequest::configure` built last.
     configuration: Option<KnownConfiguration>,
-    /// For each parent, the requests that take from this bucket and the parent's in one
-    /// transaction.
-    cascades: Vec<(BucketId, Arc<Lane>)>,
+    /// For each parent, the lane of the requests that take from this bucket and the parent's
+    /// together.
+    parent_lanes: Vec<(BucketId, Arc<Lane>)>,
 }
 
-/// A configuration and, if it holds stored limits, how long they are current: as long as
-/// `Directory::changes` returns the number here, and in the time in which the answers for all
-/// levels are valid.
+/// A configuration. If it holds stored limits, they are current while two things hold:
+/// `Directory::changes` still returns this number, and the clock is in this range.
 pub(super) type KnownConfiguration = (Arc<Configuration>, Option<(u64, Range<EpochMillis>)>);
 
 impl KnownBucket {
@@ -65,16 +64,16 @@ impl KnownBucket {
         settings: QueueSettings,
     ) -> Arc<Lane> {
         let mut state = lock(&self.state);
-        if let Some((_, lane)) = state.cascades.iter().find(|(of, _)| of == parent) {
+        if let Some((_, lane)) = state.parent_lanes.iter().find(|(of, _)| of == parent) {
             return lane.clone();
         }
         let buckets = vec![bucket.clone(), parent.clone()];
         let images = vec![self.newest.clone(), known_bucket.newest.clone()];
         let lane = Lane::new(buckets, images, settings, None);
-        if state.cascades.len() == PARENTS_MAX {
-            state.cascades.remove(0);
+        if state.parent_lanes.len() == PARENTS_MAX {
+            state.parent_lanes.remove(0);
         }
-        state.cascades.push((parent.clone(), lane.clone()));
+        state.parent_lanes.push((parent.clone(), lane.clone()));
         lane
     }
 

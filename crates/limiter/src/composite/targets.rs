@@ -44,8 +44,8 @@ impl<T: Table> CompositeStore<T> {
         let bucket =
             |entity: &EntityId| BucketId { entity: entity.clone(), resource: resource.clone() };
         let (own, explicit) = (bucket(&request.entity), &request.limits);
-        let asks_record = request.cascade == Cascade::Stored;
-        let target = self.target(own, amounts, explicit, lookup, asks_record, context);
+        let needs_record = request.cascade == Cascade::Stored;
+        let target = self.target(own, amounts, explicit, lookup, needs_record, context);
         let (own, record) = target.await?;
         let parent = match &request.cascade {
             Cascade::No => None,
@@ -94,14 +94,14 @@ impl<T: Table> CompositeStore<T> {
         amounts: &Amounts,
         explicit: &Arc<Rules>,
         lookup: Lookup,
-        asks_record: bool,
+        needs_record: bool,
         context: &mut CallContext<'_>,
     ) -> Result<(BucketRequest, Option<Arc<EntityRecord>>), AcquireError> {
         let known_bucket = self.known_bucket(&bucket);
         let now = context.now();
         let mut missing = Vec::new();
         let mut record = None;
-        if asks_record {
+        if needs_record {
             match self.directory.entity(&bucket.entity, now) {
                 Some(known) => record = known,
                 None => missing.push(ItemKey::Entity(bucket.entity.clone())),

@@ -45,9 +45,9 @@ fn stored(key: &ItemKey, version: u64) -> Option<Item> {
             Some(record.to_item())
         }
         ItemKey::Limits(scope @ LimitsScope::Entity(_)) => {
-            let (scope, dropped) = (scope.clone(), Default::default());
+            let (scope, deleted) = (scope.clone(), Default::default());
             let updated_at = EpochMillis::new(1).unwrap();
-            let stored = StoredLimits { scope, rules: rules(), dropped, updated_at, version };
+            let stored = StoredLimits { scope, rules: rules(), deleted, updated_at, version };
             Some(stored.to_item())
         }
         _ => None,

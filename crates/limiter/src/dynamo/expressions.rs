@@ -73,8 +73,8 @@ struct Builder<'p> {
 /// An attribute of a bucket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attribute<'p> {
-    Own(&'static str),
-    Of(BucketField, &'p LimitName),
+    OfBucket(&'static str),
+    OfLimit(BucketField, &'p LimitName),
     CalendarOf(&'p LimitName),
 }
 
@@ -98,12 +98,12 @@ impl<'p> Builder<'p> {
         }))
     }
 
-    fn own(&mut self, attribute: &'static str) -> Name {
-        self.name(Attribute::Own(attribute))
+    fn bucket_attribute(&mut self, attribute: &'static str) -> Name {
+        self.name(Attribute::OfBucket(attribute))
     }
 
     fn field(&mut self, limit: &'p LimitName, field: BucketField) -> Name {
-        self.name(Attribute::Of(field, limit))
+        self.name(Attribute::OfLimit(field, limit))
     }
 
     fn value(&mut self, value: AttributeValue) -> Value {
@@ -120,7 +120,7 @@ impl<'p> Builder<'p> {
     }
 
     fn set_field<N: itoa::Integer>(&mut self, limit: &'p LimitName, field: BucketField, number: N) {
-        self.set(Attribute::Of(field, limit), self::number(number));
+        self.set(Attribute::OfLimit(field, limit), self::number(number));
     }
 
     fn add(&mut self, limit: &'p LimitName, field: BucketField, number: i64) {
@@ -140,7 +140,7 @@ impl<'p> Builder<'p> {
         match change {
             Change::Put(_) => {}
             Change::RefilledAt(at) => {
-                self.set(Attribute::Own(keys::REFILLED_AT), number(at.get()));
+                self.set(Attribute::OfBucket(keys::REFILLED_AT), number(at.get()));
             }
             Change::Add { limit, tokens, consumed } => {
                 self.add(limit, BucketField::Tokens, *tokens);
@@ -150,19 +150,21 @@ impl<'p> Builder<'p> {
             Change::Rule(limit, rule) => self.rule(limit, *rule),
             Change::Remove(limit) => {
                 for field in BucketField::ALL {
-                    self.remove(Attribute::Of(field, limit));
+                    self.remove(Attribute::OfLimit(field, limit));
                 }
                 self.remove(Attribute::CalendarOf(limit));
             }
             Change::RulesHash(hash) => {
-                self.set(Attribute::Own(keys::RULES_HASH), text(hash.as_str()));
+                self.set(Attribute::OfBucket(keys::RULES_HASH), text(hash.as_str()));
             }
             Change::ConfigVersions(versions) => {
-                self.set(Attribute::Own(keys::CONFIG_VERSIONS), text(&versions.to_string()));
-                self.remove(Attribute::Own(keys::CONFIG_EPOCH));
+                self.set(Attribute::OfBucket(keys::CONFIG_VERSIONS), text(&versions.to_string()));
+                self.remove(Attribute::OfBucket(keys::CONFIG_EPOCH));
             }
-            Change::ExpiresAt(Some(at_s)) => self.set(Attribute::Own(keys::TTL), number(*at_s)),
-            Change::ExpiresAt(None) => self.remove(Attribute::Own(keys::TTL)),
+            Change::ExpiresAt(Some(at_s)) => {
+                self.set(Attribute::OfBucket(keys::TTL), number(*at_s))
+            }
+            Change::ExpiresAt(None) => self.remove(Attribute::OfBucket(keys::TTL)),
             // All ids in one clause: each change moves the same attributes.
             Change::Remember(_) => {}
         }
@@ -201,51 +203,54 @@ impl<'p> Builder<'p> {
         }
         let none = self.value(text(keys::NO_REQUEST_ID));
         for (newer, older) in keys::REQUEST_IDS.iter().zip(&keys::REQUEST_IDS[shift..]).rev() {
-            let (newer, older) = (self.own(newer), self.own(older));
+            let (newer, older) = (self.bucket_attribute(newer), self.bucket_attribute(older));
             let term = self.sets.next().name(older).text(" = if_not_exists(");
             term.name(newer).text(", ").value(none).text(")");
         }
         for (attribute, id) in keys::REQUEST_IDS.iter().zip(ids.iter().rev()) {
-            self.set(Attribute::Own(attribute), text(id.as_str()));
+            self.set(Attribute::OfBucket(attribute), text(id.as_str()));
         }
     }
 
     fn condition(&mut self, condition: &'p Condition) {
         match condition {
-            Condition::Absent => self.require_absent(Attribute::Own(keys::PK)),
+            Condition::Absent => self.require_absent(Attribute::OfBucket(keys::PK)),
             Condition::RefilledAt(at) => {
-                self.compare(Attribute::Own(keys::REFILLED_AT), "=", number(at.get()));
+                self.compare(Attribute::OfBucket(keys::REFILLED_AT), "=", number(at.get()));
             }
             Condition::RefilledSince(at) => {
-                self.compare(Attribute::Own(keys::REFILLED_AT), ">=", number(at.get()));
+                self.compare(Attribute::OfBucket(keys::REFILLED_AT), ">=", number(at.get()));
             }
             Condition::RulesHash(Some(hash)) => {
-                self.compare(Attribute::Own(keys::RULES_HASH), "=", text(hash.as_str()));
+                self.compare(Attribute::OfBucket(keys::RULES_HASH), "=", text(hash.as_str()));
             }
-            Condition::RulesHash(None) => self.require_absent(Attribute::Own(keys::RULES_HASH)),
+            Condition::RulesHash(None) => {
+                self.require_absent(Attribute::OfBucket(keys::RULES_HASH))
+            }
             Condition::ConfigStamp(stamp) => self.require_stamp(stamp),
             Condition::AtLeast(limit, least) => self.compare_tokens(limit, ">=", *least),
             Condition::AtMost(limit, most) => self.compare_tokens(limit, "<=", *most),
             Condition::Exactly(limit, seen) => self.compare_tokens(limit, "=", seen.get()),
             Condition::HasNot(limit) => {
-                self.require_absent(Attribute::Of(BucketField::Capacity, limit));
+                self.require_absent(Attribute::OfLimit(BucketField::Capacity, limit));
             }
             Condition::Unseen(id) => {
                 // NOT of an equality holds for an attribute that does not exist.
                 let value = self.value(text(id.as_str()));
                 for attribute in keys::REQUEST_IDS {
-                    let name = self.own(attribute);
+                    let name = self.bucket_attribute(attribute);
                     self.conditions.next().text("NOT ").name(name).text(" = ").value(value);
                 }
             }
             Condition::ExpiresBefore(at_s) => {
-                self.compare(Attribute::Own(keys::TTL), "<", number(*at_s));
+                self.compare(Attribute::OfBucket(keys::TTL), "<", number(*at_s));
             }
         }
     }
 
     fn require_stamp(&mut self, stamp: &ConfigStamp) {
-        let [versions, epoch] = [keys::CONFIG_VERSIONS, keys::CONFIG_EPOCH].map(Attribute::Own);
+        let [versions, epoch] =
+            [keys::CONFIG_VERSIONS, keys::CONFIG_EPOCH].map(Attribute::OfBucket);
         match stamp {
             ConfigStamp::Versions(known) => self.compare(versions, "=", text(&known.to_string())),
             ConfigStamp::Epoch(known) => {
@@ -265,7 +270,11 @@ impl<'p> Builder<'p> {
     }
 
     fn compare_tokens(&mut self, limit: &'p LimitName, operator: &str, number: i64) {
-        self.compare(Attribute::Of(BucketField::Tokens, limit), operator, self::number(number));
+        self.compare(
+            Attribute::OfLimit(BucketField::Tokens, limit),
+            operator,
+            self::number(number),
+        );
     }
 
     fn require_absent(&mut self, attribute: Attribute<'p>) {
@@ -295,8 +304,8 @@ impl<'p> Builder<'p> {
 impl From<Attribute<'_>> for String {
     fn from(attribute: Attribute<'_>) -> Self {
         match attribute {
-            Attribute::Own(name) => name.to_owned(),
-            Attribute::Of(field, limit) => keys::bucket_attribute(limit, field),
+            Attribute::OfBucket(name) => name.to_owned(),
+            Attribute::OfLimit(field, limit) => keys::bucket_attribute(limit, field),
             Attribute::CalendarOf(limit) => keys::calendar_attribute(limit),
         }
     }

@@ -164,7 +164,7 @@ fn a_change_of_the_configuration() {
         explicit: rules(&[Limit::per_minute("rpm.v2", 30)]).into(),
         stored: Some(StoredRules {
             rules: rules(&[Limit::quota("usd", 9)]),
-            dropped: BTreeMap::from([(name("ttl"), LevelVersions([0, 2, 0, 5]))]),
+            deleted: BTreeMap::from([(name("ttl"), LevelVersions([0, 2, 0, 5]))]),
             versions: LevelVersions([0, 2, 0, 5]),
             is_personal: true,
             ..StoredRules::default()
@@ -250,7 +250,7 @@ fn largest_writes_fit(limit: impl Fn(String, u64) -> Limit) {
     };
     let stored = |first, count, dropped: usize| StoredRules {
         rules: limits(first, count, 9),
-        dropped: names(0, dropped)
+        deleted: names(0, dropped)
             .map(|limit| (name(&limit), LevelVersions([u64::MAX; 4])))
             .collect(),
         versions: LevelVersions([u64::MAX; 4]),

@@ -75,7 +75,7 @@ impl Guard {
     /// Probes until an answer, or until the breaker is open.
     async fn find_outage(self: &Arc<Self>, deadline: Duration) {
         let (mut failures, deadline) = (0, deadline.min(DEADLINE_MAX));
-        while !self.health.is_abandoned.load(Ordering::Relaxed)
+        while !self.health.is_limiter_dropped.load(Ordering::Relaxed)
             && let Some(pass) = self.health.breaker.take_pass_if_closed()
         {
             let checked = self.store.check(&self.clock, deadline).await;

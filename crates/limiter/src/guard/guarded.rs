@@ -64,8 +64,8 @@ impl Guard {
     }
 
     /// Ends the recovery task: the last clone of the limiter was dropped.
-    pub(crate) fn abandon(&self) {
-        self.health.is_abandoned.store(true, Ordering::Relaxed);
+    pub(crate) fn note_limiter_dropped(&self) {
+        self.health.is_limiter_dropped.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

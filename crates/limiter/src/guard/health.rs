@@ -7,7 +7,7 @@ use sluicegate_core::EpochMillis;
 
 use super::breaker::CircuitBreaker;
 use super::breaker_config::BreakerConfig;
-use super::local::Local;
+use super::local::LocalBuckets;
 
 /// The recovery task works in rounds, one in each `probe_every`. After this many rounds without a
 /// sign of life, callers take it for dead: its runtime may have ended.
@@ -30,9 +30,9 @@ pub(crate) struct StoreHealth {
     pub(super) is_probing_cut_off: AtomicBool,
     pub(super) recovery: RecoverySlot,
     /// True once the last clone of the limiter was dropped: no caller needs the store any more.
-    pub(super) is_abandoned: AtomicBool,
+    pub(super) is_limiter_dropped: AtomicBool,
     /// The buckets of this process, made at their first use: with `OnUnavailable::Local` only.
-    pub(super) local: OnceLock<Local>,
+    pub(super) local: OnceLock<LocalBuckets>,
 }
 
 /// The slot of the recovery task: at most one task at a time holds it.
@@ -49,9 +49,9 @@ pub(super) struct RecoverySlot {
 impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
         let (breaker, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
-        let (recovery, is_abandoned) = (RecoverySlot::default(), AtomicBool::new(false));
+        let (recovery, is_limiter_dropped) = (RecoverySlot::default(), AtomicBool::new(false));
         let (is_probing_cut_off, local) = (AtomicBool::new(false), OnceLock::new());
-        Self { breaker, is_connected, is_probing_cut_off, recovery, is_abandoned, local }
+        Self { breaker, is_connected, is_probing_cut_off, recovery, is_limiter_dropped, local }
     }
 
     /// True if the store has ever answered.
@@ -59,8 +59,8 @@ impl StoreHealth {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    pub(super) fn local(&self) -> &Local {
-        self.local.get_or_init(Local::default)
+    pub(super) fn local(&self) -> &LocalBuckets {
+        self.local.get_or_init(LocalBuckets::default)
     }
 
     /// True if tokens were granted that are not yet debited at the store.
@@ -102,7 +102,7 @@ impl StoreHealth {
     }
 
     /// True for the caller that must start the task.
-    pub(super) fn claim_recovery(&self) -> bool {
+    pub(super) fn take_recovery_slot(&self) -> bool {
         let until_ms = self.recovery.until_ms.load(Ordering::SeqCst);
         let is_alive = until_ms > 0 && until_ms >= self.breaker.now_ms();
         !is_alive
@@ -125,6 +125,6 @@ impl StoreHealth {
             return false;
         }
         self.recovery.until_ms.store(0, Ordering::SeqCst);
-        !(self.needs_recovery() && self.claim_recovery())
+        !(self.needs_recovery() && self.take_recovery_slot())
     }
 }

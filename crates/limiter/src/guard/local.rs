@@ -29,7 +29,7 @@ const BUCKETS_MAX: usize = 100_000;
 
 /// The buckets of one limiter and its clones.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalBuckets {
     seen: sync::Cache<BucketId, Arc<LastSeen>>,
     /// The number of noted grants and debits: while it does not change, `seen` need not be read.
     noted: AtomicU64,
@@ -41,7 +41,7 @@ pub(super) struct Local {
 /// other locks.
 type LocalSlot = Mutex<Option<LocalBucket>>;
 
-impl Default for Local {
+impl Default for LocalBuckets {
     fn default() -> Self {
         Self {
             seen: sync::Cache::new(BUCKETS_MAX),
@@ -52,7 +52,7 @@ impl Default for Local {
     }
 }
 
-impl Local {
+impl LocalBuckets {
     /// Remembers a grant of the store. A parent is learned only from a request with
     /// `Cascade::Stored`.
     pub(super) fn remember(&self, request: &Request, parts: &[BucketGrant]) {
@@ -331,14 +331,14 @@ mod tests {
         }
     }
 
-    fn take(local: &Local, request: &Request) -> Result<Vec<BucketGrant>, AcquireError> {
+    fn take(local: &LocalBuckets, request: &Request) -> Result<Vec<BucketGrant>, AcquireError> {
         local.take(request, EpochMillis::new(NOW).unwrap(), &Counters::default())
     }
 
     /// A grant that takes nothing from the parent does not say that there is none.
     #[test]
     fn a_parent_is_known_although_the_last_grant_took_nothing_from_it() {
-        let local = Local::default();
+        let local = LocalBuckets::default();
         let part = |entity| {
             let taken = take(&local, &request(entity, Cascade::No)).unwrap();
             taken.into_iter().next().unwrap()
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_bucket_that_is_locked_holds_up_no_other() {
-        let local = Local::default();
+        let local = LocalBuckets::default();
         let parts = ["a", "b"].map(|entity| take(&local, &request(entity, Cascade::No)).unwrap());
         let [a, b] = parts.map(|parts| local.slot(&parts[0].bucket));
         assert!(!Arc::ptr_eq(&a, &b));
@@ -364,7 +364,7 @@ mod tests {
     /// Permits show what was left, and child and parent are taken from in both directions.
     #[test]
     fn requests_at_once_take_what_there_is_and_no_more() {
-        let local = Local::default();
+        let local = LocalBuckets::default();
         let parent = |entity| Cascade::To(EntityId::new(entity).unwrap());
         let asked = [
             request("a", Cascade::No),

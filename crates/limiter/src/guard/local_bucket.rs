@@ -33,7 +33,8 @@ pub(super) struct LocalBucket {
     /// The last grant of the store when this bucket was made. If there is another one now, it is
     /// newer.
     pub(super) started_from: Option<Arc<LastSeen>>,
-    /// The value of `Local::noted` at which `started_from` was last known to be the newest grant.
+    /// The value of `LocalBuckets::noted` at which `started_from` was last known to be the newest
+    /// grant.
     pub(super) checked_at: Option<u64>,
     /// True if the newest grant at `checked_at` named a parent.
     pub(super) has_parent: bool,

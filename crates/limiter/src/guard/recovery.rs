@@ -17,7 +17,7 @@ const PROBES_MAX: u32 = 8;
 impl Guard {
     /// Starts the recovery task, unless there is one.
     pub(super) fn start_recovery(self: &Arc<Self>) {
-        if self.health.claim_recovery() {
+        if self.health.take_recovery_slot() {
             let term = self.health.recovery.term.fetch_add(1, Ordering::Relaxed) + 1;
             tokio::spawn(recover(self.clone(), term));
         }
@@ -39,7 +39,7 @@ async fn recover(guard: Arc<Guard>, term: u64) {
         while probes.try_join_next().is_some() {}
         while debits.try_join_next().is_some() {}
         let has_successor = health.recovery.term.load(Ordering::Relaxed) != term;
-        if has_successor || health.is_abandoned.load(Ordering::Relaxed) {
+        if has_successor || health.is_limiter_dropped.load(Ordering::Relaxed) {
             return;
         }
         health.note_recovery_alive();

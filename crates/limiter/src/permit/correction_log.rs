@@ -86,7 +86,7 @@ impl CorrectionLog {
         };
         let at = self.in_doubt.iter().position(concerns)?;
         let write = self.in_doubt.remove(at);
-        self.book(&write);
+        self.note_start(&write);
         Some(write)
     }
 
@@ -113,12 +113,12 @@ impl CorrectionLog {
             surplus_left,
             is_in_doubt: false,
         };
-        self.book(&write);
+        self.note_start(&write);
         write
     }
 
     /// Notes a write that is about to be sent.
-    fn book(&mut self, write: &CorrectionWrite) {
+    fn note_start(&mut self, write: &CorrectionWrite) {
         self.taken += &owned(write.amounts.iter().filter(is_decrease));
         self.surplus -= &write.surplus_used;
     }

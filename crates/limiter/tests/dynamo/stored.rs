@@ -36,8 +36,8 @@ fn names<const N: usize>(names: [&str; N]) -> [LimitName; N] {
 /// Limits as texts, then the names of tombstones, then the last change.
 fn shown(stored: &StoredLimits) -> (Vec<String>, Vec<&str>, i64) {
     let limits = stored.rules.iter().map(|(name, rule)| Limit::from_rule(name, *rule).to_string());
-    let dropped = stored.dropped.keys().map(LimitName::as_str);
-    (limits.collect(), dropped.collect(), stored.updated_at.get())
+    let deleted = stored.deleted.keys().map(LimitName::as_str);
+    (limits.collect(), deleted.collect(), stored.updated_at.get())
 }
 
 #[tokio::test]
@@ -301,7 +301,7 @@ async fn more_limits_than_a_write_takes_are_refused_at_once_and_deleted_in_parts
         let stored = store.set_limits(&scope, &limits[50..], at(2)).await.unwrap();
         let all: Vec<_> = stored.rules.into_keys().collect();
         let stored = store.delete_limits(&scope, &all, at(3)).await.unwrap().unwrap();
-        assert_eq!((stored.rules.len(), stored.dropped.len()), (0, 51));
+        assert_eq!((stored.rules.len(), stored.deleted.len()), (0, 51));
     })
     .await;
 }

@@ -79,7 +79,7 @@ impl Processor {
             true => expressions::close(step.before, QuarantineState::Done, expiry_s(now_s)),
             false => expressions::note_counted(step.before, step.after),
         };
-        let mut items = vec![closing.into_item(table, &entry.key())?];
+        let mut items = vec![closing.into_transact_item(table, &entry.key())?];
         for (group, found) in groups {
             let soonest_s = now_s + i64::from(Retention::MIN_DAYS) * 86_400;
             let expiry = match found.exists {
@@ -97,7 +97,7 @@ impl Processor {
             let record_count = usize::from(step.before == 0);
             let built =
                 expressions::count_quarantined(group, limits, record_count, expiry, condition);
-            items.push(built.into_item(table, &group.key())?);
+            items.push(built.into_transact_item(table, &group.key())?);
         }
         Ok(items)
     }
@@ -127,7 +127,7 @@ impl Processor {
         closed: Recounted,
     ) -> Recounted {
         let built = expressions::close(entry.counted_limits, state, expiry_s(now().get() / 1_000));
-        let item = match built.into_item(&self.settings().table, &entry.key()) {
+        let item = match built.into_transact_item(&self.settings().table, &entry.key()) {
             Ok(item) => item,
             Err(error) => return Recounted::Failed(error.reason()),
         };
