@@ -1,5 +1,6 @@
 //! Waiting for tokens in order, shadow mode, and the balances of a permit.
 
+use std::future::IntoFuture as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -165,4 +166,17 @@ async fn left_in_bucket<E: Engine>(table: E) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_says_what_is_left() {
     on_every_store!(left_in_bucket);
+}
+
+/// A trial slows no client down. The clock of this test stands still: a wait would never end.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_in_shadow_mode() {
+    let clock = TestClock::at(at(T0));
+    let limiter = builder(Memory::default(), &clock).shadow().build();
+    let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
+    for n in 0..3 {
+        let asked = ask().wait_up_to(Duration::from_secs(10)).into_future();
+        let permit = tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap().unwrap();
+        assert_eq!(permit.shadowed().is_some(), n > 0);
+    }
 }

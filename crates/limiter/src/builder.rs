@@ -116,8 +116,8 @@ impl<S: Store> LimiterBuilder<S> {
     /// A request that a limit would have refused gets a permit that took nothing (see
     /// [`Permit::shadowed`](crate::Permit::shadowed)), so later requests are decided as if limits
     /// were enforced. A request that asks for more than a full bucket holds gets such a permit,
-    /// too. An invalid request is still an error. While the store is unavailable,
-    /// [`on_unavailable`](Self::on_unavailable) decides.
+    /// too. No request waits for tokens. An invalid request is still an error. While the store is
+    /// unavailable, [`on_unavailable`](Self::on_unavailable) decides.
     pub fn shadow(self) -> Self {
         Self { mode: Mode::Shadow, ..self }
     }

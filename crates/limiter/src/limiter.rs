@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -153,6 +154,12 @@ impl Limiter {
         };
         self.counters().shadowed.increment();
         Ok(refused)
+    }
+
+    /// The time for which a request waits for tokens. In shadow mode none does: a trial must not
+    /// slow clients down.
+    pub(crate) fn wait_of(&self, requested: Option<Duration>) -> Option<Duration> {
+        requested.filter(|_| self.mode() != Mode::Shadow)
     }
 
     /// The mode: refusals are returned to the caller, or only counted.

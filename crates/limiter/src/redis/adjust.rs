@@ -88,6 +88,9 @@ impl RedisStore {
             }
         }
         let adjusted = Adjusted { dropped, already_made, ..Adjusted::default() };
-        Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: context.cost.attempts })
+        let image = image.map(Arc::new);
+        #[cfg(feature = "leasing")]
+        self.learn_if_known(bucket, image.as_ref());
+        Ok(Corrected { adjusted, image, attempts: context.cost.attempts })
     }
 }

@@ -223,6 +223,10 @@ impl CallDriver {
 
     /// Grants all members. Gives back the shares of those that have left.
     fn grant(&self, members: Vec<CallWaiter>, images: &[Image], path: WritePath, attempts: u32) {
+        #[cfg(feature = "leasing")]
+        for (target, image) in self.shape.targets.iter().zip(images) {
+            self.store.learn_if_known(&target.bucket, image.as_ref());
+        }
         let (mut path, mut gone) = (path, Amounts::new());
         for member in members {
             let buckets = self.shape.targets.iter().zip(images);

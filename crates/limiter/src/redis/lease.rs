@@ -132,6 +132,13 @@ impl RedisStore {
         }
     }
 
+    /// As `learn`, if the bucket is remembered. A program that does not lease remembers none.
+    pub(super) fn learn_if_known(&self, bucket: &BucketId, image: Option<&Arc<CompositeBucket>>) {
+        if self.images.contains_key(bucket) {
+            self.learn(bucket, image);
+        }
+    }
+
     /// Leases and settles. With `in_doubt`, sends that write again under its id to find out its
     /// result.
     async fn lease_or_resolve(

@@ -13,6 +13,7 @@ use super::*;
 use crate::call::new_id;
 use crate::clock::TestClock;
 use crate::error::InvalidRequest;
+use crate::store::{Cascade, Store};
 
 const T0: i64 = 1_769_608_800_000;
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -260,3 +261,41 @@ async fn a_lease_is_forgotten_with_its_id() {
 
 #[path = "lease_properties.rs"]
 mod properties;
+
+/// Otherwise the next outage would begin with the balance from before the correction.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_correction_and_a_grant_are_seen_by_requests_that_are_decided_without_a_call() {
+    let server = RedisServer::start().await;
+    let leasing = Leasing::a_hundred(&server);
+    let (store, id) = (&leasing.store, &new_id());
+    let known = || store.images.get(&leasing.bucket).map(|image| image.limits[&name(0)].tokens);
+    let amounts = Amounts::from([(name(0), milli(5_000))]);
+    let correction = Correction {
+        id,
+        bucket: &leasing.bucket,
+        amounts: &amounts,
+        configuration: &leasing.configuration,
+        mark: None,
+        is_repeated: false,
+        deadline: DEADLINE,
+    };
+    Store::adjust(store, &correction, &leasing.clock).await.unwrap();
+    assert_eq!(known(), None, "a program that does not lease");
+    leasing.lease(&Said::wants(10_000, 10_000)).await.unwrap();
+    let request = Request {
+        entity: leasing.bucket.entity.clone(),
+        resource: leasing.bucket.resource.clone(),
+        amounts: amounts.clone(),
+        limits: leasing.configuration.explicit.clone(),
+        parent_limits: None,
+        cascade: Cascade::No,
+        deadline: DEADLINE,
+    };
+    let before = known().unwrap().get();
+    Store::acquire(store, &request, &leasing.clock).await.unwrap();
+    assert_eq!(known().unwrap().get(), before - 5_000);
+    let correction = Correction { id: &new_id(), ..correction };
+    Store::adjust(store, &correction, &leasing.clock).await.unwrap();
+    assert_eq!(known().unwrap().get(), before - 10_000);
+}

@@ -19,7 +19,7 @@ impl AcquireRequest<&Limiter> {
         if let Some(permit) = self.take_held() {
             return Ok(permit);
         }
-        let wait = self.wait;
+        let wait = self.limiter.wait_of(self.wait);
         let correction_time_max = self.limiter.guard().correction_time_max(self.deadline);
         let (limiter, request) = self.into_request()?;
         let ask = || in_acquire_span(&request, limiter.guard().take(&request));
