@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::settings::{CascadeMode, StoreSettings};
+use sluicegate::types::LimitsScope;
 use sluicegate::{
-    AcquireError, AdjustError, CompositeStore, LeaseSettings, Limit, Limiter, TestClock,
+    AcquireError, AdjustError, CompositeStore, EntityId, LeaseSettings, Limit, Limiter, TestClock,
 };
+
+use sluicegate_testkit::{EngineKind, RunningEngine};
 
 use crate::scripted::{Act, Scripted};
 use crate::support::limiter as make;
 use crate::support::{
-    Engine, T0, at, bucket, builder, limiter_on, name, on_every_store, patient, with_settings,
+    Engine, T0, at, bucket, builder, limiter_as, limiter_on, name, on_every_store, patient,
+    with_settings,
 };
 
 const MODES: [CascadeMode; 2] = [CascadeMode::Transaction, CascadeMode::Compensating];
@@ -140,6 +145,39 @@ async fn a_short_parent<E: Engine>(table: E) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_that_is_short_refuses_and_leaves_the_child_alone() {
     on_every_store!(a_short_parent);
+}
+
+/// Another process has removed a limit of the parent. This one finds out by its next write.
+#[tokio::test]
+async fn a_limit_that_the_parent_lost_is_not_asked_of_it() {
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    for (n, mode) in MODES.into_iter().enumerate() {
+        let (table, clock) = (engine.create_table().await, TestClock::at(at(T0)));
+        let table = DynamoTable::new(engine.client(), table);
+        let settings = || StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
+        let [here, elsewhere] = [(); 2].map(|()| limiter_as(table.clone(), &clock, settings()));
+        let scope = |entity: &str| LimitsScope::Entity(EntityId::new(entity).unwrap());
+        let limits = || ["rpm", "tpm"].map(|limit| Limit::per_minute(limit, 60));
+        for entity in ["u", "team"] {
+            here.set_limits(&scope(entity), &limits()).await.unwrap();
+        }
+        let ask = async |limiter: &Limiter| {
+            let request = limiter.acquire("u", "r").consume("rpm", 1).consume("tpm", 1);
+            request.cascade_to("team").await
+        };
+        ask(&here).await.unwrap();
+        ask(&elsewhere).await.unwrap();
+        elsewhere.delete_limits(&scope("team"), &[name("rpm")]).await.unwrap();
+        clock.advance(Duration::from_secs(2));
+        ask(&elsewhere).await.unwrap();
+        clock.advance(Duration::from_secs(2));
+        let permit = ask(&here).await.unwrap();
+        let left = permit.remaining();
+        let of_team = left.iter().filter(|status| status.entity.as_str() == "team");
+        let of_team: Vec<_> = of_team.map(|status| status.limit.as_str()).collect();
+        assert_eq!(of_team, ["tpm"], "{n}");
+    }
+    engine.stop().await;
 }
 
 /// The write of one bucket is made, and its answer does not come in time.

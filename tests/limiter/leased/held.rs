@@ -6,6 +6,7 @@ use std::time::Duration;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::error::InvalidRequest;
 use sluicegate::leasing::Accounting;
+use sluicegate::settings::Cascade;
 use sluicegate::types::{EntityRecord, LimitsScope};
 use sluicegate::{
     AcquireError, CompositeStore, EntityId, LeaseMode, LeaseSettings, Limit, LimitSet, Limiter,
@@ -13,7 +14,7 @@ use sluicegate::{
 };
 use sluicegate_testkit::{EngineKind, RunningEngine};
 
-use super::{Counted, Mortal, SECOND, ample, consumed, leased, limiter, strict};
+use super::{Counted, Mortal, SECOND, ample, builder, consumed, leased, limiter, strict};
 use crate::support::{DEADLINE, Engine as _, T0, at, bucket, name, patient};
 
 #[tokio::test(start_paused = true)]
@@ -334,6 +335,32 @@ async fn a_ticket_of_a_bucket_that_was_forgotten_gives_back() {
     ticket.release();
     assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
     assert_eq!(consumed(&table, "u1").await, kept);
+}
+
+/// Whichever entity the call was prepared for: the common parent has no parent, others have it.
+#[tokio::test(start_paused = true)]
+async fn prepared_call_follows_the_common_parent() {
+    let org = EntityId::new("org").unwrap();
+    for prepared_for in ["u0", "org"] {
+        let table = Counted::new(1);
+        let limiter = builder(&table, LeaseMode::default());
+        let limiter = patient(limiter.cascade(Cascade::To(org.clone())));
+        let call = limiter.acquire(prepared_for, "r").consume("rps", 1).limits(ample());
+        let call = call.prepare().await.unwrap();
+        let mut taken = [0, 0];
+        for _ in 0..50 {
+            for (taken, entity) in taken.iter_mut().zip(["u1", "org"]) {
+                drop(call.acquire_for(entity).await.unwrap());
+                *taken += 1 + i64::from(call.try_acquire_for(entity).is_some());
+                tokio::time::sleep(SECOND / 1_000).await;
+            }
+        }
+        assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
+        let [by_child, by_parent] = taken;
+        assert!(by_child > 50 && by_parent > 50, "held tokens are taken: {taken:?}");
+        assert_eq!(consumed(&table, "u1").await, by_child, "{prepared_for}");
+        assert_eq!(consumed(&table, "org").await, by_child + by_parent, "{prepared_for}");
+    }
 }
 
 /// It would take twice from one bucket and, under `Local`, lock it twice.

@@ -101,6 +101,8 @@ impl<T: Table> CompositeStore<T> {
                 let error = in_doubt_if(is_in_doubt && is_acquire, error);
                 return Err((error, Effect::of(is_in_doubt)));
             }
+            // Its newer limits may lack a requested one.
+            targets.iter_mut().for_each(BucketRequest::leave_out_lacking);
             if is_acquire {
                 context.id = new_id();
             }

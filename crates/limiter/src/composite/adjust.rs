@@ -41,13 +41,7 @@ impl<T: Table> CompositeStore<T> {
         };
         let (bucket, amounts) = (correction.bucket.clone(), correction.amounts.clone());
         let configuration = Arc::new(correction.configuration.clone());
-        let mut targets = [BucketRequest {
-            bucket,
-            amounts,
-            configuration,
-            known_bucket,
-            uncharged_parent: None,
-        }];
+        let mut targets = [BucketRequest::new(bucket, amounts, configuration, known_bucket)];
         // A quarter of the time remains for a write without conditions on the balance.
         let force_at = context.deadline - correction.deadline / 4;
         let result = {

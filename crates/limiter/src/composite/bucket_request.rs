@@ -14,11 +14,30 @@ pub(super) struct BucketRequest {
     pub(super) amounts: Amounts,
     pub(super) configuration: Arc<Configuration>,
     pub(super) known_bucket: Arc<KnownBucket>,
+    pub(super) is_parent: bool,
     /// Of the entity's own bucket: the parent's, if that has none of the requested limits.
     pub(super) uncharged_parent: Option<Arc<BucketGrant>>,
 }
 
+/// Takes out a parent that is asked for nothing.
+pub(super) fn take_out_uncharged(targets: &mut Vec<BucketRequest>) {
+    if let Some(parent) = targets.pop_if(|target| target.is_parent && target.amounts.is_empty()) {
+        let image = parent.image();
+        targets[0].uncharged_parent = Some(Arc::new(parent.into_part(image)));
+    }
+}
+
 impl BucketRequest {
+    pub(super) const fn new(
+        bucket: BucketId,
+        amounts: Amounts,
+        configuration: Arc<Configuration>,
+        known_bucket: Arc<KnownBucket>,
+    ) -> Self {
+        let (is_parent, uncharged_parent) = (false, None);
+        Self { bucket, amounts, configuration, known_bucket, is_parent, uncharged_parent }
+    }
+
     /// The newest image of the item.
     pub(super) fn image(&self) -> Option<Arc<CompositeBucket>> {
         self.known_bucket.newest.known()?.image
@@ -32,6 +51,14 @@ impl BucketRequest {
         self.configuration = Arc::new(Configuration { explicit, stored });
         let current = levels.map(|levels| (levels.changes, levels.valid()));
         self.known_bucket.set_configuration((self.configuration.clone(), current));
+    }
+
+    /// Leaves out the limits that a parent does not have: it is not asked for these.
+    pub(super) fn leave_out_lacking(&mut self) {
+        if self.is_parent {
+            let (image, configuration) = (self.image(), &self.configuration);
+            self.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));
+        }
     }
 
     /// The request as a part of a grant, with this image of the bucket.

@@ -13,7 +13,7 @@ use sluicegate_core::{
     evaluate, reconfigure,
 };
 
-use super::bucket_request::BucketRequest;
+use super::bucket_request::{BucketRequest, take_out_uncharged};
 use super::composite_store::CompositeStore;
 use super::targets::Lookup;
 use crate::call::{CallContext, Effect};
@@ -35,6 +35,8 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             let mut context = CallContext::reading(clock, deadline);
             let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
             self.follow_newer_limits(&mut targets, &mut context).await;
+            targets.iter_mut().for_each(BucketRequest::leave_out_lacking);
+            take_out_uncharged(&mut targets);
             let part = |target: BucketRequest| {
                 let image = target.image();
                 target.into_part(image)
@@ -79,13 +81,12 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             let lane =
                 lane.unwrap_or_else(|| known_bucket.lane(lease.bucket, self.queue_settings()));
             let terms = terms(lease);
-            let target = BucketRequest {
-                bucket: lease.bucket.clone(),
-                amounts: terms.least(),
-                configuration: Arc::new(lease.configuration.clone()),
+            let target = BucketRequest::new(
+                lease.bucket.clone(),
+                terms.least(),
+                Arc::new(lease.configuration.clone()),
                 known_bucket,
-                uncharged_parent: None,
-            };
+            );
             let purpose = Purpose::Lease(Arc::new(terms));
             let result = self.submit_until_done(&lane, &purpose, &mut [target], &mut context).await;
             let CallContext { id, cost, .. } = context;

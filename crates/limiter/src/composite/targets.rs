@@ -13,7 +13,7 @@ use sluicegate_core::{
     Amounts, BucketId, Configuration, EntityId, EntityRecord, EpochMillis, KnownImage, Rules,
 };
 
-use super::bucket_request::BucketRequest;
+use super::bucket_request::{BucketRequest, take_out_uncharged};
 use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
 use super::known_buckets::KnownBucket;
@@ -59,14 +59,11 @@ impl<T: Table> CompositeStore<T> {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let target = self.target(bucket(&parent), amounts, explicit, lookup, false, context);
             let (mut target, _) = target.await?;
-            // A parent is not asked for a limit that it does not have.
-            let (image, configuration) = (target.image(), &target.configuration);
-            target.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));
-            if !target.amounts.is_empty() || lookup == Lookup::Always {
-                targets.push(target);
-            } else {
-                let image = target.image();
-                targets[0].uncharged_parent = Some(Arc::new(target.into_part(image)));
+            target.is_parent = true;
+            target.leave_out_lacking();
+            targets.push(target);
+            if lookup == Lookup::WhereNeeded {
+                take_out_uncharged(&mut targets);
             }
         }
         Ok(targets)
@@ -120,8 +117,7 @@ impl<T: Table> CompositeStore<T> {
         let configuration =
             remembered.unwrap_or_else(|| Arc::new(Configuration::explicit(explicit.clone())));
         let amounts = amounts.clone();
-        let mut target =
-            BucketRequest { bucket, amounts, configuration, known_bucket, uncharged_parent: None };
+        let mut target = BucketRequest::new(bucket, amounts, configuration, known_bucket);
         if !missing.is_empty() {
             // Boxed: this future is rare, and larger than the rest of a request.
             let read = self.read_stored(&target, missing, Consistency::Eventual, true, context);

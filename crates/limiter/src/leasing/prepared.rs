@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::EntityId;
 
 use super::found::{CHANGES_MAX, Found};
 use super::key_ref::KeyRef;
@@ -55,7 +54,8 @@ impl AcquireRequest<&Limiter> {
     /// As for awaiting it; a limit that is short is no error here. `Unavailable`, under every
     /// setting, if limits or a parent have to be looked up and the store is unavailable.
     pub async fn prepare(self) -> Result<Prepared, AcquireError> {
-        let (deadline, wait) = (self.deadline, self.wait);
+        let (deadline, wait) = (self.deadline, self.limiter.wait_of(self.wait));
+        let common_parent = self.common_parent().cloned();
         let (limiter, request) = self.into_request()?;
         let Some(leased) = limiter.leased().cloned() else {
             return Err(InvalidRequest::NotLeasing.into());
@@ -67,7 +67,7 @@ impl AcquireRequest<&Limiter> {
         }
         let first = Found::new(parts, leaser.now_coarse_ms(), 0);
         let limiter = limiter.clone();
-        let of = PreparedRequest { limiter, leased, request, deadline, wait };
+        let of = PreparedRequest { limiter, leased, request, common_parent, deadline, wait };
         Ok(Prepared { of, first, looking_up: Arc::default() })
     }
 }
@@ -162,14 +162,10 @@ impl Prepared {
     /// parent: this allocates, and has an unknown parent looked up in the background.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
-        if self.is_parent(entity) {
-            return None;
-        }
-        let is_stored = self.of.request.cascade == Cascade::Stored;
-        let found = if is_stored { None } else { self.found(self.leaser().now_coarse_ms()) };
+        let serves = self.of.serves(entity);
+        let found = if serves { self.found(self.leaser().now_coarse_ms()) } else { None };
         let Some(found) = found else {
-            let entity = EntityId::new(entity).ok()?;
-            return self.take_resolved(&Request { entity, ..self.of.request.clone() });
+            return self.take_resolved(&self.of.request_for(entity).ok()?);
         };
         let permit = self.take_prepared_for(found, entity);
         if permit.is_none()
@@ -240,29 +236,19 @@ impl Prepared {
         }
     }
 
-    /// True if the entity is the parent that the request names.
-    fn is_parent(&self, entity: &str) -> bool {
-        matches!(&self.of.request.cascade, Cascade::To(parent) if parent.as_str() == entity)
-    }
-
     /// Takes on behalf of another entity.
     ///
     /// # Errors
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire_for(&self, entity: &str) -> Result<PreparedPermit<'_>, AcquireError> {
-        if self.is_parent(entity) {
-            let parent = EntityId::new(entity).map_err(InvalidRequest::from)?;
-            return Err(InvalidRequest::OwnParent(parent).into());
-        }
-        if self.of.request.cascade != Cascade::Stored
+        if self.of.serves(entity)
             && let Some(found) = self.found(self.leaser().now_coarse_ms())
             && let Some(permit) = self.take_prepared_for(found, entity)
         {
             return Ok(permit);
         }
-        let entity = EntityId::new(entity).map_err(InvalidRequest::from)?;
-        self.acquire_from_store(Request { entity, ..self.of.request.clone() }).await
+        self.acquire_from_store(self.of.request_for(entity)?).await
     }
 
     #[cold]

@@ -8,16 +8,18 @@ use super::found::Found;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use crate::degraded::Degraded;
-use crate::error::LimitExceeded;
+use crate::error::{InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
 use crate::permit::Permit;
-use crate::store::{BucketGrant, Request};
+use crate::store::{BucketGrant, Cascade, Request};
 
 /// A request that is checked once and made many times.
 pub(super) struct PreparedRequest {
     pub(super) limiter: Limiter,
     pub(super) leased: Leased,
     pub(super) request: Request,
+    /// The parent of all entities but itself, if the limiter has one and the request names none.
+    pub(super) common_parent: Option<EntityId>,
     /// The deadline that the request set.
     pub(super) deadline: Option<Duration>,
     /// The time for which it waits for tokens.
@@ -25,6 +27,30 @@ pub(super) struct PreparedRequest {
 }
 
 impl PreparedRequest {
+    /// True if the request for this entity has the parent that was found when it was prepared.
+    pub(super) fn serves(&self, entity: &str) -> bool {
+        match (&self.common_parent, &self.request.cascade) {
+            (_, Cascade::Stored) => false,
+            (Some(parent), cascade) => (*cascade == Cascade::No) == (parent.as_str() == entity),
+            (None, Cascade::To(parent)) => parent.as_str() != entity,
+            (None, Cascade::No) => true,
+        }
+    }
+
+    /// The request on behalf of another entity.
+    pub(super) fn request_for(&self, entity: &str) -> Result<Request, InvalidRequest> {
+        let entity = EntityId::new(entity)?;
+        let cascade = match &self.common_parent {
+            Some(parent) if *parent == entity => Cascade::No,
+            Some(parent) => Cascade::To(parent.clone()),
+            None => self.request.cascade.clone(),
+        };
+        if cascade == Cascade::To(entity.clone()) {
+            return Err(InvalidRequest::OwnParent(entity));
+        }
+        Ok(Request { entity, cascade, ..self.request.clone() })
+    }
+
     /// A permit of tokens that were held.
     pub(super) fn permit(&self, grants: Vec<BucketGrant>) -> Permit {
         Permit::held(&self.limiter, self.correction_time_max(), grants.into())

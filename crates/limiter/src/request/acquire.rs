@@ -206,6 +206,15 @@ impl AcquireRequest<&Limiter> {
         Ok(LimitExceeded::new(limits).retry_after)
     }
 
+    /// The parent of all entities, if the limiter has one and the request names none.
+    #[cfg(feature = "leasing")]
+    pub(crate) fn common_parent(&self) -> Option<&EntityId> {
+        match &self.limiter.options().cascade {
+            Cascade::To(parent) if self.terms.cascade.is_none() => Some(parent),
+            _ => None,
+        }
+    }
+
     /// The request with valid types. It may ask for nothing, as a peek does.
     fn check(self) -> Result<Request, InvalidRequest> {
         let entity = EntityId::try_from(self.entity)?;
