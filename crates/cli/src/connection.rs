@@ -111,15 +111,23 @@ impl Connection {
 }
 
 impl Options {
+    /// Checks the table's name and the endpoint.
+    ///
+    /// # Errors
+    /// [`CliError::BadInput`].
+    pub(crate) fn check(&self) -> Result<(), CliError> {
+        check_table_name(&self.table())?;
+        self.check_endpoint()
+    }
+
     /// Connects to the table as the options and the AWS environment say. Nothing is sent yet.
     ///
     /// # Errors
     /// [`CliError::BadInput`] if the endpoint from the environment is not a URL;
     /// [`CliError::Store`] if there is no region or there are no credentials, with advice.
     pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
+        self.check()?;
         let table = self.table();
-        check_table_name(&table)?;
-        self.check_endpoint()?;
         let region = tokio::time::timeout(self.timeout, region(self)).await;
         let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
         let mut loader = loader(self).region(region);

@@ -88,6 +88,11 @@ impl Options {
     /// # Errors
     /// [`CliError::BadInput`] with the variable's name.
     pub(crate) fn check_endpoint(&self) -> Result<(), CliError> {
+        if let Some((url, why)) =
+            self.endpoint_url.as_ref().and_then(|url| Some((url, endpoint(url).err()?)))
+        {
+            return Err(CliError::BadInput(format!("the endpoint {url:?}: {why}")));
+        }
         for name in ENDPOINT_VARIABLES {
             let url = variable(name).filter(|_| self.endpoint_url.is_none());
             if let Some((url, why)) = url.and_then(|url| Some((url.clone(), endpoint(&url).err()?)))

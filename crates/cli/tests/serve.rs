@@ -94,6 +94,22 @@ async fn a_configuration_is_checked_without_serving() {
     assert!(lines[1].starts_with(&format!("{bad}:3: listen.port: ")), "{said}");
     assert!(lines[2].contains("has 2 mistakes; `sluicegate serve --schema`"), "{said}");
 
+    let many: Vec<_> = (0..41).map(|n| format!("l{n}=1/min")).collect();
+    let many = many.join(", ");
+    for (text, why) in [
+        (format!("limits: [{many}]\n"), ":1: limits: 41 limits: a bucket can have at most 40"),
+        ("store: {dynamodb: {table: x y}}\n".to_owned(), "\"x y\" is not a table name"),
+        (
+            "store: {dynamodb: {table: abc, endpoint_url: '127.0.0.1:8000'}}\n".to_owned(),
+            "endpoint",
+        ),
+        ("store: {redis: {url: 'redis//:pw@h'}}\n".to_owned(), "store.redis.url: "),
+    ] {
+        let bad = file(folder.path(), &text);
+        let (code, _, said) = output(&["--config", &bad, "--check"]).await;
+        assert!(code == 2 && said.contains(why), "{text}: {said}");
+    }
+
     let (code, _, said) = output(&["--config", "/nowhere/sluicegate.yaml", "--check"]).await;
     assert!(code == 2 && said.contains("/nowhere/sluicegate.yaml"), "{said}");
 }
@@ -169,6 +185,18 @@ async fn a_hangup_reads_the_configuration_again() {
         "read the configuration again; a restart is needed for: limits"
     );
     assert_eq!(server.send("GET /v1/limits", "").await.0, "HTTP/1.1 401 Unauthorized");
+
+    // Another program is writing the file.
+    for (text, why) in [("", "the file is empty"), (store, "the file names no callers")] {
+        file(folder.path(), text);
+        server.signal("-HUP");
+        let said = server.line().await;
+        assert!(
+            said.starts_with("the configuration stays as it was") && said.contains(why),
+            "{said}"
+        );
+        assert_eq!(server.send("GET /v1/limits", "").await.0, "HTTP/1.1 401 Unauthorized");
+    }
     server.signal("-INT");
     assert_eq!(server.line().await, "stopped");
     assert_eq!(server.ended().await, Some(0));

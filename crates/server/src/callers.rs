@@ -31,6 +31,10 @@ impl Callers {
         Self { known, is_open }
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// Returns the caller's name if its token is known and it has `role`. The hash of the token is
     /// compared in constant time.
     ///

@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::config::Config;
+use crate::config::{Bounds, Config};
 use crate::metrics::{self, UPKEEP};
 use crate::start_error::StartError;
 use crate::state::ServerState;
@@ -68,6 +68,9 @@ const RETURN_LEASES_MIN: Duration = Duration::from_secs(5);
 const PEEK_PAUSE_MAX: Duration = Duration::from_millis(320);
 /// The pause after a failed accept: the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// File descriptors that are neither of a client nor of a request in flight.
+const OTHER_FILES: usize = 64;
 
 /// A server with an open port.
 pub struct Server {
@@ -131,8 +134,7 @@ impl Server {
         let router = TowerToHyperService::new(router);
         // A request in flight has ended by the time for a request.
         let idle = IDLE + Duration::from_millis(bounds.request_ms);
-        let connection_slots =
-            Arc::new(Semaphore::new(bounds.connections.min(Semaphore::MAX_PERMITS)));
+        let connection_slots = Arc::new(Semaphore::new(connections_max(bounds)));
         let graceful = GracefulShutdown::new();
         let (stopped, stopping) = watch::channel(());
         let mut upkeep = tokio::time::interval(UPKEEP);
@@ -204,6 +206,28 @@ impl Reloader {
         self.state.reload(config)?;
         Ok(config.fixed_parts_that_differ(&self.config))
     }
+}
+
+/// The connections that may be open at a time: as many as the bounds say, but a request in flight may
+/// need a connection to the store. If clients took all file descriptors of the process, the store
+/// would seem not to answer. The limit of descriptors is raised as far as the system allows.
+fn connections_max(bounds: Bounds) -> usize {
+    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);
+    let most = connections_within(bounds, usize::try_from(files).unwrap_or(usize::MAX));
+    if most < bounds.connections {
+        tracing::warn!(
+            files,
+            most,
+            "fewer connections than bounds.connections: raise the limit of open files (ulimit -n)"
+        );
+    }
+    most.min(Semaphore::MAX_PERMITS)
+}
+
+/// The connections that so many file descriptors allow, at least a quarter of them.
+fn connections_within(bounds: Bounds, files: usize) -> usize {
+    let left = files.saturating_sub(bounds.requests.saturating_add(OTHER_FILES));
+    left.max(files / 4).min(bounds.connections)
 }
 
 /// # Errors
@@ -305,5 +329,19 @@ async fn begins_as_http2(stream: &TcpStream) -> std::io::Result<bool> {
         // Some of them are there: nothing wakes this task for the others.
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PEEK_PAUSE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_file_descriptors_to_requests() {
+        let bounds = Bounds { connections: 10_000, requests: 4_096, ..Bounds::default() };
+        assert_eq!(connections_within(bounds, usize::MAX), 10_000);
+        assert_eq!(connections_within(bounds, 65_536), 10_000);
+        assert_eq!(connections_within(bounds, 8_192), 8_192 - 4_096 - 64);
+        assert_eq!(connections_within(bounds, 1_024), 256);
     }
 }

@@ -41,6 +41,11 @@ pub enum StartError {
         "{0} is not a loopback address, and no callers are named: everyone could change every limit; name callers, or set listen.without_callers"
     )]
     Open(std::net::SocketAddr),
+    /// A file that is read again names none of these, and the running server has some.
+    #[error(
+        "the file names no {0}, and the running server has some: name them, or restart the server to go on without"
+    )]
+    Missing(&'static str),
     /// A certificate or its key cannot be used.
     #[error("tls: {0}")]
     Tls(String),

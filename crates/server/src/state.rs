@@ -87,6 +87,8 @@ impl Slot {
 pub(crate) struct Reloadable {
     pub(crate) callers: Callers,
     pub(crate) ids: PermitIds,
+    /// False: the key of `ids` is a random one.
+    has_keys: bool,
     /// `None`: requests name amounts.
     pub(crate) prices: Option<PriceList>,
     /// `None`: connections are not encrypted.
@@ -101,6 +103,7 @@ impl Reloadable {
         Ok(Self {
             callers: Callers::new(config.callers.clone(), config.listen.without_callers),
             ids: ids(&config.permits, random_key)?,
+            has_keys: !config.permits.keys.is_empty(),
             prices: config.prices.as_ref().map(PriceList::read).transpose()?,
             tls: config.tls.as_ref().map(acceptor).transpose().map_err(StartError::Tls)?,
             access_log: config.access_log,
@@ -177,12 +180,20 @@ impl ServerState {
         self.reloadable.load()
     }
 
-    /// Replaces the reloadable parts. Connections stay encrypted, or not, as they are.
+    /// Replaces the reloadable parts. Connections stay encrypted, or not, as they are. A file that
+    /// lacks callers or keys may have been read while another program wrote it.
     pub(crate) fn reload(&self, config: &Config) -> Result<(), StartError> {
         let mut reloadable = Reloadable::new(config, &self.random_key)?;
-        let running = self.reloadable().tls.clone();
-        if reloadable.tls.is_some() != running.is_some() {
-            reloadable.tls = running;
+        let running = self.reloadable();
+        let has_no_callers = reloadable.callers.is_empty() && !config.listen.without_callers;
+        if has_no_callers && !running.callers.is_empty() {
+            return Err(StartError::Missing("callers"));
+        }
+        if running.has_keys && !reloadable.has_keys {
+            return Err(StartError::Missing("permits.keys"));
+        }
+        if reloadable.tls.is_some() != running.tls.is_some() {
+            reloadable.tls = running.tls.clone();
         }
         self.reloadable.store(Arc::new(reloadable));
         Ok(())

@@ -62,17 +62,18 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         output::exact(Config::schema().trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
+    // From here on no signal is lost.
+    let stop = interrupted()?;
+    let mut reload = signal(SignalKind::hangup())
+        .map_err(|error| CliError::Store(format!("cannot wait for signals: {error}")))?;
     let config = args.configuration()?;
     if let (true, Some(file)) = (args.check, &args.config) {
+        store::check(&config, options)?;
         output::line(&format!("{} is good", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let spans = config.traces.as_ref().map(SpanSender::start).transpose().map_err(refused)?;
     log(args.log_json, spans.as_ref());
-    // From here on no signal is lost.
-    let stop = interrupted()?;
-    let mut reload = signal(SignalKind::hangup())
-        .map_err(|error| CliError::Store(format!("cannot wait for signals: {error}")))?;
     sluicegate_server::install_metrics();
     let OpenStore { limiter, embedded } = OpenStore::open(&config, options).await?;
     let server = Server::bind(config, limiter).await.map_err(refused)?;
@@ -127,8 +128,12 @@ impl Args {
 }
 
 fn read(file: &Path) -> Result<Config, CliError> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| CliError::BadInput(format!("{}: {error}", file.display())))?;
+    let bad =
+        |what: &dyn std::fmt::Display| CliError::BadInput(format!("{}: {what}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
+    if text.trim().is_empty() {
+        return Err(bad(&"the file is empty"));
+    }
     parse(file, &text)
 }
 

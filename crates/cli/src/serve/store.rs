@@ -28,6 +28,18 @@ pub(super) struct RunningLoop {
     task: JoinHandle<Result<(), sluicegate_local::Error>>,
 }
 
+/// Checks the settings of the store, without a call to it.
+///
+/// # Errors
+/// [`CliError::BadInput`].
+pub(super) fn check(config: &Config, options: &Options) -> Result<(), CliError> {
+    match config.store.clone().unwrap_or_default() {
+        Store { redis: Some(redis), .. } => redis_store(&redis).map(drop),
+        Store { dynamodb, embedded: None, .. } => with(options, dynamodb.as_ref()).check(),
+        Store { .. } => Ok(()),
+    }
+}
+
 impl OpenStore {
     pub(super) async fn open(config: &Config, options: &Options) -> Result<Self, CliError> {
         let Store { dynamodb, redis, embedded } = config.store.clone().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sluicegate::Limit;
+use sluicegate::{Limit, LimitSet};
 
 use super::domains::Envoy;
 use super::pointer::escaped;
@@ -64,7 +64,12 @@ fn limits(at: &str, limits: &[String]) -> Vec<(String, String)> {
             }
         }
     };
-    limits.iter().enumerate().filter_map(mistake).collect()
+    let mut found: Vec<_> = limits.iter().enumerate().filter_map(mistake).collect();
+    if found.is_empty() {
+        let parsed = limits.iter().filter_map(|text| text.parse::<Limit>().ok());
+        found.extend(LimitSet::new(parsed).err().map(|error| (at.to_owned(), error.to_string())));
+    }
+    found
 }
 
 /// The mistakes of each rule by itself, and domains that are there twice.

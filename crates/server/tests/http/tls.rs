@@ -97,7 +97,6 @@ async fn a_reload_never_opens_a_server_to_everyone() {
     let mut public = config(json!({"callers": callers}));
     public.listen.address = "0.0.0.0:0".parse().unwrap();
     let server = Running::start(public.clone(), Limiter::new(MemoryStore::new())).await;
-    // An empty file is a good configuration, of a server on loopback.
     let error = server.reloader.reload(&config(json!({}))).unwrap_err().to_string();
     assert!(error.contains("without_callers"), "{error}");
     assert_eq!(server.get("/v1/limits").await.status, 401);
@@ -105,4 +104,22 @@ async fn a_reload_never_opens_a_server_to_everyone() {
     public.callers.clear();
     server.reloader.reload(&public).unwrap();
     assert_eq!(server.get("/v1/limits").await.status, 501);
+}
+
+/// The file may have been read while another program wrote it.
+#[tokio::test]
+async fn a_reload_takes_neither_callers_nor_keys_away() {
+    let key = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(key.path(), "k".repeat(44)).unwrap();
+    let callers = json!([{"name": "a", "sha256": "00".repeat(32), "roles": ["read"]}]);
+    let keys = json!({"keys": [{"file": key.path()}]});
+    let server = Running::in_memory(json!({"callers": callers, "permits": keys})).await;
+    for (lacking, of) in
+        [(json!({"permits": keys}), "callers"), (json!({"callers": callers}), "permits.keys")]
+    {
+        let error = server.reloader.reload(&config(lacking)).unwrap_err().to_string();
+        assert!(error.contains(&format!("names no {of}")), "{error}");
+        assert_eq!(server.get("/v1/limits").await.status, 401);
+    }
+    server.reloader.reload(&config(json!({"callers": callers, "permits": keys}))).unwrap();
 }
