@@ -337,6 +337,24 @@ async fn a_ticket_of_a_bucket_that_was_forgotten_gives_back() {
     assert_eq!(consumed(&table, "u1").await, kept);
 }
 
+/// A release with a key goes to the store, which has not debited what was handed out.
+#[tokio::test(start_paused = true)]
+async fn tokens_that_were_not_debited_yet_can_be_given_back_once() {
+    let table = Counted::new(1);
+    let limiter = limiter(&table, LeaseMode::WriteBehind { threshold: 50 });
+    for n in 0..4 {
+        let request = limiter.acquire("u", "r").consume("rps", 8).no_cascade();
+        let limits = || [Limit::quota("rps", 100)];
+        drop(request.limits(limits()).await.unwrap());
+        let refund = limiter.adjust("u", "r").by("rps", -8).no_cascade().limits(limits());
+        let adjusted = refund.once(format!("key-{n}"), at(4_000_000_000_000)).await.unwrap();
+        assert!(!adjusted.already_made && adjusted.dropped.is_empty(), "{adjusted:?}");
+    }
+    assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
+    let stored = table.memory().image(&bucket("u", "r")).await.unwrap().limits[&name("rps")];
+    assert_eq!((stored.tokens.get(), stored.consumed.get()), (100_000, 0));
+}
+
 /// Whichever entity the call was prepared for: the common parent has no parent, others have it.
 #[tokio::test(start_paused = true)]
 async fn prepared_call_follows_the_common_parent() {

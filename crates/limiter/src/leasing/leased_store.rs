@@ -13,6 +13,7 @@ use super::key_ref::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::LeasedPart;
+use super::leaser::WriteKind;
 use super::request_buckets::Taken;
 use super::settings::LeaseMode;
 use crate::call::new_id;
@@ -214,6 +215,23 @@ impl Leased {
         Ok(adjusted)
     }
 
+    /// In write-behind mode, debits what was handed out before tokens are given back at the store.
+    /// Otherwise the bucket could hold more than its burst, and the excess would be lost.
+    async fn commit_before_refund(&self, correction: &Correction<'_>) {
+        let gives_back = correction.amounts.values().any(|by| *by < Millitokens::ZERO);
+        if !gives_back || !matches!(self.leaser.settings.mode, LeaseMode::WriteBehind { .. }) {
+            return;
+        }
+        let Some(bucket) = self.leaser.buckets.get(&KeyRef::of(correction.bucket)) else { return };
+        let turn = bucket.ledger().as_mut().map(|ledger| bucket.wait_for_turn(ledger));
+        let Some(turn) = turn else { return };
+        let Ok(turn) = tokio::time::timeout(correction.deadline, turn).await else { return };
+        let write = self.leaser.write(&turn, &[], WriteKind::Renew, correction.deadline);
+        if let Err(error) = write.await {
+            tracing::debug!(bucket = %bucket.id(), %error, "nothing was debited before a refund");
+        }
+    }
+
     fn take_back(
         &self,
         bucket: &Arc<LeasedBucket>,
@@ -241,6 +259,7 @@ impl Store for Leased {
     ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
         async move {
             if correction.mark.is_some() {
+                self.commit_before_refund(correction).await;
                 // Only the store can tell if it was made.
                 let adjusted = self.leaser.store.adjust(correction, clock).await;
                 let count = |bucket: &Arc<LeasedBucket>| bucket.atomic.count_reply();
