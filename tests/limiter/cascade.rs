@@ -230,6 +230,21 @@ async fn charged_by_a_correction<E: Engine>(table: E) {
     }
 }
 
+/// Nothing is given back to the parent, so the error is that of the child.
+#[tokio::test(start_paused = true)]
+async fn a_parent_that_was_not_charged_has_no_part_in_a_failed_release() {
+    let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
+    let limiter = limiter_on(table.clone(), &clock);
+    let request = limiter.acquire("u", "r").consume("rpm", 1).limits([Limit::quota("rpm", 9)]);
+    let request = request.parent_limits([Limit::quota("tpm", 35)]).cascade_to("team");
+    let permit = request.await.unwrap();
+    table.on_writes([Act::Deny]);
+    let failed = permit.give_back().await;
+    assert!(matches!(failed, Err(AdjustError::Setup(_))), "{failed:?}");
+    permit.give_back().await.unwrap();
+    assert_eq!(tokens(&table.memory, "u").await, 9);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_correction_charges_a_parent_that_the_acquire_did_not() {
     on_every_store!(charged_by_a_correction);

@@ -163,10 +163,12 @@ fn of_request(error: &RequestError) -> PyErr {
 
 pub(crate) fn invalid_request(invalid: &InvalidRequest) -> PyErr {
     let message = invalid.to_string();
-    if invalid.is_of_client() {
-        InvalidRequestError::new_err(message)
-    } else {
-        InvalidLimitError::new_err(message)
+    match invalid {
+        InvalidRequest::Empty | InvalidRequest::NotLeasing | InvalidRequest::CrossSlot { .. } => {
+            InvalidRequestError::new_err(message)
+        }
+        invalid if invalid.is_of_client() => InvalidRequestError::new_err(message),
+        _ => InvalidLimitError::new_err(message),
     }
 }
 

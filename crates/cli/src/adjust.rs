@@ -92,7 +92,7 @@ fn left_open(Bucket { entity, resource, .. }: &Bucket, error: AdjustError) -> Cl
             ))
         }
         error if error.may_have_been_made() => CliError::Store(format!(
-            "{}; the correction may have been made: look at `sluicegate status {entity} {resource}` before you repeat it, and check --endpoint-url and the network",
+            "{}; the correction may have been made: look at `sluicegate status {entity} {resource}`, and at its parent's, before you repeat it, and check --endpoint-url and the network",
             chain(&error)
         )),
         error => error.into(),

@@ -342,9 +342,11 @@ impl AdjustError {
         }
     }
 
-    /// The store is unavailable, and no write was sent to it.
+    /// The store is unavailable, and no write was sent to it. A [`StoreFailure`] stays the source.
     pub(crate) fn not_sent(source: impl Into<BoxError>) -> Self {
-        Self::Unavailable(NotSent(source.into()).into())
+        let source = source.into();
+        let is_failure = source.is::<StoreFailure>();
+        Self::Unavailable(if is_failure { source } else { NotSent(source).into() })
     }
 
     /// The error of a correction whose call failed. The call asked for no tokens, so no limit can be

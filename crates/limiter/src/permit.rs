@@ -274,8 +274,10 @@ impl Permit {
         match self.nothing_to_correct() {
             Some(nothing) => Ok(nothing),
             None => {
-                let all = (0..self.parts.len()).map(|n| (n, CorrectionChange::GiveBack));
-                self.correct(all.collect()).await
+                // Nothing may have been taken from a parent.
+                let is_even: Vec<_> = self.logs().iter().map(CorrectionLog::is_even).collect();
+                let all = (0..self.parts.len()).filter(|n| !is_even[*n]);
+                self.correct(all.map(|n| (n, CorrectionChange::GiveBack)).collect()).await
             }
         }
     }

@@ -216,20 +216,34 @@ impl Leased {
     }
 
     /// In write-behind mode, debits what was handed out before tokens are given back at the store.
-    /// Otherwise the bucket could hold more than its burst, and the excess would be lost.
+    /// Otherwise the bucket could hold more than its burst, and the excess would be lost. Takes at
+    /// most half of the correction's time.
     async fn commit_before_refund(&self, correction: &Correction<'_>) {
-        let gives_back = correction.amounts.values().any(|by| *by < Millitokens::ZERO);
-        if !gives_back || !matches!(self.leaser.settings.mode, LeaseMode::WriteBehind { .. }) {
+        if !matches!(self.leaser.settings.mode, LeaseMode::WriteBehind { .. }) {
             return;
         }
         let Some(bucket) = self.leaser.buckets.get(&KeyRef::of(correction.bucket)) else { return };
-        let turn = bucket.ledger().as_mut().map(|ledger| bucket.wait_for_turn(ledger));
-        let Some(turn) = turn else { return };
-        let Ok(turn) = tokio::time::timeout(correction.deadline, turn).await else { return };
-        let write = self.leaser.write(&turn, &[], WriteKind::Renew, correction.deadline);
-        if let Err(error) = write.await {
-            tracing::debug!(bucket = %bucket.id(), %error, "nothing was debited before a refund");
+        let given_back = |(_, by): &(&LimitName, &Millitokens)| **by < Millitokens::ZERO;
+        let back = correction.amounts.iter().filter(given_back);
+        let back: Amounts = back.map(|(limit, by)| (limit.clone(), *by)).collect();
+        let demands = bucket.demands(&-&back).unwrap_or_default();
+        if !demands.iter().any(|demand| self.leaser.undebited(&bucket, demand.slot) > 0) {
+            return;
         }
+        let (leaser, time) = (self.leaser.clone(), correction.deadline / 2);
+        // In a task of its own, so that a write in flight goes on if the caller leaves.
+        let committed = tokio::spawn(async move {
+            let turn = bucket.ledger().as_mut().map(|ledger| bucket.wait_for_turn(ledger));
+            let Some(turn) = turn else { return };
+            let turn = turn.await;
+            if leaser.is_shut() {
+                return;
+            }
+            if let Err(error) = leaser.write(&turn, &[], WriteKind::Renew, time).await {
+                tracing::debug!(bucket = %bucket.id(), %error, "not debited before a refund");
+            }
+        });
+        _ = tokio::time::timeout(time, committed).await;
     }
 
     fn take_back(
@@ -259,8 +273,11 @@ impl Store for Leased {
     ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
         async move {
             if correction.mark.is_some() {
+                let until = Instant::now() + correction.deadline;
                 self.commit_before_refund(correction).await;
+                let deadline = until.saturating_duration_since(Instant::now());
                 // Only the store can tell if it was made.
+                let correction = &Correction { deadline, ..*correction };
                 let adjusted = self.leaser.store.adjust(correction, clock).await;
                 let count = |bucket: &Arc<LeasedBucket>| bucket.atomic.count_reply();
                 _ = self.leaser.buckets.with(&KeyRef::of(correction.bucket), count);

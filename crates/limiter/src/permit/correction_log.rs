@@ -61,6 +61,12 @@ impl CorrectionLog {
         Self { taken, surplus: Amounts::new(), in_doubt: Vec::new() }
     }
 
+    /// True if nothing is left to give back, and nothing to settle.
+    pub(super) fn is_even(&self) -> bool {
+        let mut amounts = self.taken.values().chain(self.surplus.values());
+        amounts.all(|amount| *amount == Millitokens::ZERO) && self.in_doubt.is_empty()
+    }
+
     /// The tokens taken of a limit, its surplus included.
     pub(super) fn taken(&self, limit: &LimitName) -> Millitokens {
         self.taken.of(limit)
