@@ -274,7 +274,7 @@ impl Permit {
         match self.nothing_to_correct() {
             Some(nothing) => Ok(nothing),
             None => {
-                // Nothing may have been taken from a parent.
+                // A parent from which nothing was taken has no part in the result.
                 let is_even: Vec<_> = self.logs().iter().map(CorrectionLog::is_even).collect();
                 let all = (0..self.parts.len()).filter(|n| !is_even[*n]);
                 self.correct(all.map(|n| (n, CorrectionChange::GiveBack)).collect()).await
