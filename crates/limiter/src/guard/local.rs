@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use quick_cache::sync;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, Millitokens,
-    RequestId, Rules,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, LimitName,
+    Millitokens, RequestId, Rules,
 };
 
 use super::local_bucket::{LastSeen, LocalBucket, LocalTarget, has_rules};
@@ -220,7 +220,9 @@ impl LocalBuckets {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let mut target = self.target(bucket(&parent), explicit, &request.amounts);
             // A parent is not asked for a limit that it does not have.
-            target.amounts.retain(|limit, _| target.configuration.rule(limit).is_some());
+            let image = target.seen.as_ref().and_then(|seen| seen.image.as_deref());
+            let has = |limit: &LimitName| target.configuration.has_limit(image, limit);
+            target.amounts.retain(|limit, _| has(limit));
             if !target.amounts.is_empty() {
                 targets.push(target);
             }
@@ -310,7 +312,7 @@ fn lock_all(slots: &[Arc<LocalSlot>]) -> Vec<MutexGuard<'_, Option<LocalBucket>>
 mod tests {
     use std::time::Duration;
 
-    use sluicegate_core::{LimitName, Resource};
+    use sluicegate_core::Resource;
 
     use super::*;
     use crate::check::rules;
@@ -348,6 +350,20 @@ mod tests {
         let uncharged_parent = Some(Arc::new(part("team")));
         local.remember(&stored, &[BucketGrant { uncharged_parent, ..part("u") }]);
         assert_eq!(take(&local, &stored).unwrap().len(), 2);
+    }
+
+    /// Another producer gave the parent's bucket the limit, which no request names.
+    #[test]
+    fn a_limit_that_only_the_bucket_of_the_parent_has_is_kept() {
+        let local = LocalBuckets::default();
+        let part = |entity| {
+            let taken = take(&local, &request(entity, Cascade::No)).unwrap();
+            taken.into_iter().next().unwrap()
+        };
+        let bare = Request { limits: Arc::default(), ..request("u", Cascade::Stored) };
+        let parent = BucketGrant { configuration: Arc::default(), ..part("team") };
+        local.remember(&bare, &[part("u"), parent]);
+        assert_eq!(take(&local, &bare).unwrap().len(), 2);
     }
 
     #[test]
