@@ -337,14 +337,16 @@ mod tests {
         local.take(request, EpochMillis::new(NOW).unwrap(), &Counters::default())
     }
 
+    /// The only part of a grant.
+    fn part(local: &LocalBuckets, entity: &str) -> BucketGrant {
+        take(local, &request(entity, Cascade::No)).unwrap().remove(0)
+    }
+
     /// A grant that takes nothing from the parent does not say that there is none.
     #[test]
     fn a_parent_is_known_although_the_last_grant_took_nothing_from_it() {
         let local = LocalBuckets::default();
-        let part = |entity| {
-            let taken = take(&local, &request(entity, Cascade::No)).unwrap();
-            taken.into_iter().next().unwrap()
-        };
+        let part = |entity| part(&local, entity);
         let stored = request("u", Cascade::Stored);
         local.remember(&stored, &[part("u"), part("team")]);
         let uncharged_parent = Some(Arc::new(part("team")));
@@ -356,10 +358,7 @@ mod tests {
     #[test]
     fn a_limit_that_only_the_bucket_of_the_parent_has_is_kept() {
         let local = LocalBuckets::default();
-        let part = |entity| {
-            let taken = take(&local, &request(entity, Cascade::No)).unwrap();
-            taken.into_iter().next().unwrap()
-        };
+        let part = |entity| part(&local, entity);
         let bare = Request { limits: Arc::default(), ..request("u", Cascade::Stored) };
         let parent = BucketGrant { configuration: Arc::default(), ..part("team") };
         local.remember(&bare, &[part("u"), parent]);
