@@ -107,7 +107,7 @@ pub(crate) fn take_unclaimed(
             let room = i128::from(balance.rule.burst().get()) - unclaimed;
             let ceiling = clamped_milli(room - i128::from(returned.get()));
             if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
-                // No balance is both enough and low enough.
+                // No balance covers the amount and still leaves room for the unclaimed refill.
                 return None;
             }
             plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));
@@ -166,8 +166,9 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
             let floor = floor.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
-        // If the balance must cover the amount, the write leaves no debt, so takes of other writers
-        // cannot make this expiry too early.
+        // A bucket in debt must not expire before the debt is refilled. So the plan requires the
+        // balance for which this expiry is late enough: other writers may have taken tokens since
+        // the image. If the balance must cover the amount, there is no debt after the write.
         let leaves_no_debt = floor > Millitokens::ZERO && floor >= amount;
         if !leaves_no_debt && !matches!(claim.condition, Condition::Exactly(..)) {
             let moved = tokens - i128::from(balance.tokens.get());

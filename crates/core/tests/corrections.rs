@@ -389,7 +389,7 @@ fn ids_that_came_after_a_lost_refund_are_no_evidence_against_it() {
     assert!(plan.apply(Some(&before)).unwrap().request_ids.contains(&id(1)));
     let after = remembering([21, 22, 23, 24]);
     let (image, as_of) = (Some(Arc::new(after.clone())), at(T0 + 1));
-    process.queue.learn_if_newer(0, &KnownImage { image, as_of, is_authoritative: true });
+    process.queue.learn_unless_older(0, &KnownImage { image, as_of, is_authoritative: true });
     process.queue.answered(Answer::Lost, at(T0 + 2));
     let step = process.step(Some(&after), at(T0 + 3));
     assert_eq!(step, Step::Ends(Outcome::Ambiguous));

@@ -30,7 +30,8 @@ pub(crate) struct CallContext<'a> {
     pub(crate) id: RequestId,
     /// When the call began, by the clock that counts tokens.
     pub(crate) started_at: EpochMillis,
-    pub(crate) deadline: Instant,
+    /// The end of the time that this call has.
+    pub(crate) ends_at: Instant,
     pub(crate) cost: Cost,
     pause: Duration,
     /// The duration of the quickest table call of this call, [`PAUSE_MAX`] at most.
@@ -56,7 +57,7 @@ impl<'a> CallContext<'a> {
             clock,
             id,
             started_at: clock.now(),
-            deadline: Instant::now() + clamped_time(time),
+            ends_at: Instant::now() + clamped_time(time),
             cost: Cost::default(),
             pause: Duration::from_millis(1),
             quickest: PAUSE_MAX,
@@ -83,7 +84,7 @@ impl<'a> CallContext<'a> {
     /// off would be in doubt.
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
-        Instant::now() + pause + answer < self.deadline
+        Instant::now() + pause + answer < self.ends_at
     }
 
     /// Waits for a random time that grows; false if there is no time left for it.
@@ -111,7 +112,7 @@ impl<'a> CallContext<'a> {
     }
 
     /// The error of a call that has no more time or attempts.
-    pub(crate) fn given_up(&mut self) -> AcquireError {
+    pub(crate) fn error_of_last_failure(&mut self) -> AcquireError {
         match self.table_error.take() {
             Some(TableError::Unconfirmed(source)) => AcquireError::Unavailable(source),
             Some(TableError::Setup(error)) => error.into(),
@@ -124,7 +125,7 @@ impl<'a> CallContext<'a> {
     /// The error of a call that ends with this error of the table.
     pub(crate) fn fail_with(&mut self, table_error: TableError) -> AcquireError {
         self.table_error = Some(table_error);
-        self.given_up()
+        self.error_of_last_failure()
     }
 
     /// Runs a call on the table for at most the time that is left.
@@ -133,7 +134,7 @@ impl<'a> CallContext<'a> {
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let start = Instant::now();
-        let answer = in_time(self.deadline, call).await;
+        let answer = in_time(self.ends_at, call).await;
         self.quickest = self.quickest.min(start.elapsed());
         match answer {
             Ok(Ok(result)) => {
@@ -208,8 +209,8 @@ mod tests {
         let silent = || TableError::Unconfirmed("silent".into());
         assert!(context.wait_out(silent()).await);
         context.in_time(async { Ok::<_, TableError>(()) }).await.unwrap();
-        assert!(matches!(context.given_up(), AcquireError::Contended { .. }));
+        assert!(matches!(context.error_of_last_failure(), AcquireError::Contended { .. }));
         assert!(context.wait_out(silent()).await);
-        assert!(matches!(context.given_up(), AcquireError::Unavailable(_)));
+        assert!(matches!(context.error_of_last_failure(), AcquireError::Unavailable(_)));
     }
 }

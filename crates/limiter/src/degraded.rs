@@ -52,7 +52,7 @@ pub struct Degraded {
 pub enum Cause {
     /// The store did not answer this call by its deadline, or answered that it failed. The text is
     /// the error.
-    Unanswered(Arc<str>),
+    CallFailed(Arc<str>),
     /// The store was not asked, because other calls were not answered.
     NotAsked {
         /// When it became unavailable, by the limiter's clock.
@@ -63,7 +63,7 @@ pub enum Cause {
 impl std::fmt::Display for Degraded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.cause {
-            Cause::Unanswered(error) => write!(f, "granted without the store: {error}"),
+            Cause::CallFailed(error) => write!(f, "granted without the store: {error}"),
             Cause::NotAsked { since } => {
                 let since = since.rfc3339();
                 write!(f, "granted without the store, which has been unavailable since {since}")

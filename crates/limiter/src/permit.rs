@@ -97,7 +97,7 @@ impl Permit {
     ) -> Result<Self, AcquireError> {
         let of = |parts: Vec<BucketGrant>| Self::uncorrected(limiter, deadline, parts.into());
         Ok(match answer {
-            Ok(Granted::Debited(Grant { parts, cost })) => Self { cost, ..of(parts) },
+            Ok(Granted::ByStore(Grant { parts, cost })) => Self { cost, ..of(parts) },
             Ok(Granted::Degraded(reason, parts)) => Self { degraded: Some(reason), ..of(parts) },
             Err(error) => Self { shadowed: Some(limiter.shadowed(error)?), ..of(Vec::new()) },
         })

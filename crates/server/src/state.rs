@@ -27,8 +27,9 @@ use crate::tls::acceptor;
 pub(crate) struct ServerState {
     pub(crate) limiter: Limiter,
     pub(crate) bounds: Bounds,
-    /// True: while the store is unavailable, requests are decided without it.
-    pub(crate) decides_alone: bool,
+    /// True: while the store is unavailable, the Envoy service admits what it cannot peek at, and
+    /// counts nothing that it cannot count. Acquires follow the limiter's outage policy.
+    pub(crate) admits_in_outage: bool,
     /// The number of requests in flight; those count whose clients have left while work goes on.
     pub(crate) in_flight: AtomicUsize,
     /// One for each request that may wait for tokens.
@@ -120,7 +121,7 @@ impl ServerState {
         Ok(Self {
             limiter,
             bounds,
-            decides_alone: matches!(
+            admits_in_outage: matches!(
                 config.on_unavailable,
                 OnUnavailable::Allow | OnUnavailable::Local
             ),

@@ -88,7 +88,7 @@ impl AlertClaims<'_> {
     ) -> Result<(), WriteError> {
         let thresholds = self
             .alert_partition
-            .refreshed_thresholds(self.client, self.settings, self.outbox, self.deadline)
+            .refresh(self.client, self.settings, self.outbox, self.deadline)
             .await?;
         let ItemKey::Usage(entity, resource, window) = self.group.key() else { return Ok(()) };
         let bucket = BucketId { entity, resource };

@@ -28,7 +28,8 @@ pub(crate) enum WriteAnswer {
         /// The window's item as the condition found it.
         item: Option<WindowItem>,
     },
-    Failed(WriteError),
+    /// The write failed, or nothing tells whether it was done.
+    NotConfirmed(WriteError),
 }
 
 impl WriteAnswer {
@@ -36,7 +37,7 @@ impl WriteAnswer {
     pub(crate) fn done_or_lost(units: Option<f64>, item: Option<WindowItem>) -> Self {
         match units {
             Some(write_units) => Self::Done { write_units, item },
-            None => Self::Failed(WriteError::empty_answer()),
+            None => Self::NotConfirmed(WriteError::empty_answer()),
         }
     }
 
@@ -44,8 +45,8 @@ impl WriteAnswer {
     pub(crate) fn of_failed_condition(item: Option<&WindowItem>, group: &WindowGroup<'_>) -> Self {
         match watermark(item, group) {
             Ok(Some(watermark)) => Self::ConditionFailed { watermark, item: item.cloned() },
-            Ok(None) => Self::Failed(broken(group, "not in the table's answer")),
-            Err(error) => Self::Failed(error),
+            Ok(None) => Self::NotConfirmed(broken(group, "not in the table's answer")),
+            Err(error) => Self::NotConfirmed(error),
         }
     }
 }

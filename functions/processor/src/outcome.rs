@@ -43,9 +43,10 @@ pub struct Outcome {
     pub failures: Vec<Failure>,
     /// Keys of the usage windows that this event updated or tried to update.
     pub window_keys: Vec<ItemKey>,
-    /// Records that one window counted now and another one skipped, because its watermark was past
-    /// them. The other one counted them before, or lacks them because a delivery of later records
-    /// came first.
+    /// Records that one window counted now, while another window skipped them because they are at
+    /// or below its watermark. Usually an earlier delivery counted them in that other window. If it
+    /// did not, records came out of order, and the other window lacks them: an alarm should watch
+    /// this figure.
     pub partly_counted: u64,
 }
 

@@ -79,10 +79,7 @@ impl Processor {
             return Ok(());
         };
         let (client, settings) = (&self.client, &self.settings);
-        let read = self
-            .alert_partition
-            .refreshed_thresholds(client, settings, Some(outbox), deadline)
-            .await;
+        let read = self.alert_partition.refresh(client, settings, Some(outbox), deadline).await;
         read.map(drop).map_err(WriteError::reason)
     }
 
@@ -221,7 +218,7 @@ impl Processor {
 }
 
 /// Runs numbered futures, at most [`WRITES_AT_ONCE`] at a time; the results are in the order of the
-/// numbers. A future that has to wait takes one slot and does not delay those behind it.
+/// numbers. A slow future does not hold up the next ones while one of these slots is free.
 async fn bounded<T>(futures: impl Iterator<Item = impl Future<Output = (usize, T)>>) -> Vec<T> {
     in_order(stream::iter(futures).buffer_unordered(WRITES_AT_ONCE)).await
 }

@@ -93,7 +93,7 @@ fn is_unavailable<T: std::fmt::Debug>(result: Result<T, AcquireError>) {
 #[track_caller]
 fn was_unanswered(permit: &Permit) {
     let cause = permit.degraded().map(|degraded| &degraded.cause);
-    assert!(matches!(cause, Some(Cause::Unanswered(_))), "{cause:?}");
+    assert!(matches!(cause, Some(Cause::CallFailed(_))), "{cause:?}");
 }
 
 #[track_caller]

@@ -21,7 +21,7 @@ pub(super) struct AbandonedWrite {
 pub(super) struct AbandonedRequest {
     pub(super) id: RequestId,
     pub(super) purpose: Purpose,
-    pub(super) buckets: Vec<BucketDemand>,
+    pub(super) demands: Vec<BucketDemand>,
     pub(super) leased: Amounts,
 }
 
@@ -34,7 +34,7 @@ impl AbandonedWrite {
         let request = |member: &Member<W>| AbandonedRequest {
             id: member.request.id.clone(),
             purpose: member.request.purpose.clone(),
-            buckets: member.request.buckets.clone(),
+            demands: member.request.demands.clone(),
             leased: member.leased.clone(),
         };
         Self { id: id.clone(), ids_before, requests: members.iter().map(request).collect() }
@@ -55,7 +55,7 @@ impl AbandonedRequest {
 
     /// True if it is a correction that takes tokens.
     pub(super) fn corrects_upwards(&self) -> bool {
-        let mut amounts = self.buckets.iter().flat_map(|demand| demand.amounts.values());
+        let mut amounts = self.demands.iter().flat_map(|demand| demand.amounts.values());
         self.purpose == Purpose::Correct && amounts.any(|amount| *amount > Millitokens::ZERO)
     }
 }

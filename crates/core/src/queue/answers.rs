@@ -39,7 +39,7 @@ impl<W> WriteQueue<W> {
                 if let Some(shared) = &mut self.shared {
                     shared.has_read_since_attempt = true;
                 }
-                self.finish_if_shown();
+                self.conclude_by_image();
                 self.resolve_abandoned();
                 self.refuse(|queue, member| queue.refusal_if_passed_over(member, now));
             }
@@ -144,7 +144,7 @@ impl<W> WriteQueue<W> {
             self.set_image(*index, image, now, true);
         }
         self.shared = Some(shared);
-        self.finish_if_shown();
+        self.conclude_by_image();
         if let Some(mut shared) = self.shared.take() {
             self.outruns_in_a_row += 1;
             self.requests_max =
@@ -240,13 +240,13 @@ impl<W> WriteQueue<W> {
     }
 
     /// Adds a request that gives back the tokens of an acquire whose caller left.
-    pub(super) fn give_back(&mut self, id: RequestId, mut buckets: Vec<BucketDemand>) {
-        for demand in &mut buckets {
+    pub(super) fn give_back(&mut self, id: RequestId, mut demands: Vec<BucketDemand>) {
+        for demand in &mut demands {
             demand.amounts = -&demand.amounts;
         }
-        let (purpose, started_at) = (Purpose::GiveBack, EpochMillis::MIN);
+        let (purpose, started_at) = (Purpose::ReturnForLeaver, EpochMillis::MIN);
         let request =
-            QueuedRequest { id, purpose, buckets, started_at, may_follow_newer_limits: false };
+            QueuedRequest { id, purpose, demands, started_at, may_follow_newer_limits: false };
         self.waiting.insert(0, Member::new(request, None));
     }
 
@@ -264,7 +264,7 @@ impl<W> WriteQueue<W> {
         }
         self.waiting.extend(later);
         // Tokens of callers that left go back first.
-        self.waiting.sort_by_key(|member| member.request.purpose != Purpose::GiveBack);
+        self.waiting.sort_by_key(|member| member.request.purpose != Purpose::ReturnForLeaver);
     }
 
     fn fail_write(&mut self) {
@@ -280,7 +280,7 @@ impl<W> WriteQueue<W> {
 
     /// Ends these requests as failed, but requests that give back wait again.
     fn fail(&mut self, members: Vec<Member<W>>) {
-        let gives_back = |member: &Member<W>| member.request.purpose == Purpose::GiveBack;
+        let gives_back = |member: &Member<W>| member.request.purpose == Purpose::ReturnForLeaver;
         let (back, failed): (_, Vec<_>) = members.into_iter().partition(gives_back);
         self.requeue(back);
         for member in failed {
@@ -342,7 +342,7 @@ impl<W> WriteQueue<W> {
 
     /// Replaces the known image of a bucket by that of an answer, or by one that was computed from
     /// a write. It does so even if another queue of the process has learned a newer one, which
-    /// comes back with the next [`learn_if_newer`](WriteQueue::learn_if_newer). A computed image is
+    /// comes back with the next [`learn_unless_older`](WriteQueue::learn_unless_older). A computed image is
     /// authoritative only if the table acknowledged a new item.
     fn set_image(
         &mut self,

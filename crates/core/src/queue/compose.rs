@@ -129,7 +129,7 @@ impl<W> WriteQueue<W> {
         let mut waiting = self.waiting.iter_mut();
         if let Some(member) = waiting.find(|member| member.request.id == *id) {
             member.may_reconfigure[bucket] = false;
-            let configuration = &member.request.buckets[bucket].configuration;
+            let configuration = &member.request.demands[bucket].configuration;
             self.buckets[bucket].note_reconfiguring(configuration);
         }
     }
@@ -164,7 +164,7 @@ impl<W> WriteQueue<W> {
         // The write gets the id of one of its requests, of a correction or lease if there is one.
         // If that request enters again later, the item shows that it took effect.
         let may_lend_id = |member: &&Member<W>| {
-            member.request.purpose != Purpose::GiveBack
+            member.request.purpose != Purpose::ReturnForLeaver
                 && !self.unusable_ids.contains(&member.request.id)
         };
         let lender = members.iter().filter(may_lend_id);

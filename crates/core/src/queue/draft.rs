@@ -43,9 +43,8 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: if the balance and the unclaimed refill together have reached the cap, the
-    /// debit makes room for refill that the cap would have cut off, so the next claim puts back
-    /// what the debit took.
+    /// range. The price: in a bucket that is full by now, such a debit has no effect. It makes room
+    /// for refill that the cap would have cut off, and the next claim adds that refill.
     pub(super) is_forced: bool,
 }
 

@@ -27,7 +27,7 @@ impl<W> WriteQueue<W> {
         }
         // A request that gives back an acquire has the id of that acquire.
         let is_same = |member: &&mut Member<W>| {
-            member.request.id == *id && member.request.purpose != Purpose::GiveBack
+            member.request.id == *id && member.request.purpose != Purpose::ReturnForLeaver
         };
         if let Some(member) = self.members().find(is_same) {
             member.waiter = Some(waiter);
@@ -45,11 +45,11 @@ impl<W> WriteQueue<W> {
     /// outcome when it enters again.
     pub fn done_unseen(&mut self, request: QueuedRequest, done: Done) {
         match request.purpose {
-            Purpose::Acquire => self.give_back(request.id, request.buckets),
+            Purpose::Acquire => self.give_back(request.id, request.demands),
             Purpose::Correct | Purpose::Lease(_) => {
                 self.note_ended_without_caller(request.id, Some(done.leased));
             }
-            Purpose::GiveBack => {}
+            Purpose::ReturnForLeaver => {}
         }
     }
 

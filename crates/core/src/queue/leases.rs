@@ -22,7 +22,7 @@ impl<W> WriteQueue<W> {
         now: EpochMillis,
     ) -> Placement {
         member.leased.clear();
-        let (bucket, demand) = (&self.buckets[0], &member.request.buckets[0]);
+        let (bucket, demand) = (&self.buckets[0], &member.request.demands[0]);
         let (configuration, id) = (demand.configuration.as_ref(), &member.request.id);
         let image = bucket.image();
         if member.request.may_follow_newer_limits
@@ -60,13 +60,13 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) => {
-                    Some(self.step_alone(member, now).unwrap_or(Placement::Later))
+                    Some(self.placement_if_alone(member, now).unwrap_or(Placement::Later))
                 }
                 // The repair may only make room for a limit that the lease merely wants, so a
                 // refusal of what it needs comes first.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.step_alone(member, now).unwrap_or(repair))
+                    Some(self.placement_if_alone(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
                     if !member.has_image_since_entry[0] =>

@@ -9,10 +9,10 @@ use super::state::{SharedWrite, WriteQueue};
 use crate::{Amounts, LimitName, RequestId};
 
 impl<W> WriteQueue<W> {
-    /// Finishes the shared write if an image shows its id. If the write is in doubt and the item of
+    /// Compares the shared write with the known image, and finishes it if the image shows its id. If the write is in doubt and the item of
     /// bucket 0 may have forgotten the write's id, the write becomes abandoned, and its requests
     /// wait again. Bucket 0 stands for all buckets ([`AbandonedWrite::ids_before`]).
-    pub(super) fn finish_if_shown(&mut self) {
+    pub(super) fn conclude_by_image(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {
             (self.outruns_in_a_row, self.pauses) = (0, 0);
@@ -47,7 +47,7 @@ impl<W> WriteQueue<W> {
     fn end_fenced(&mut self, abandoned: Vec<AbandonedWrite>) {
         for write in abandoned {
             if image_cannot_tell(&write.ids_before, self.buckets[0].image(), &write.id) {
-                self.end_as_ambiguous(&write, must_not_repeat);
+                self.count_as_ambiguous(&write, must_not_repeat);
             }
         }
     }
@@ -81,7 +81,7 @@ impl<W> WriteQueue<W> {
                 // these. While there is no item, it counts again with each answer.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
-                self.end_as_ambiguous(&write, must_not_repeat);
+                self.count_as_ambiguous(&write, must_not_repeat);
             }
             self.abandoned.insert(0, write);
         }
@@ -94,7 +94,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Counts this write as ambiguous, and ends those of its waiting requests that `ends` selects.
-    fn end_as_ambiguous(&mut self, write: &AbandonedWrite, ends: impl Fn(&Member<W>) -> bool) {
+    fn count_as_ambiguous(&mut self, write: &AbandonedWrite, ends: impl Fn(&Member<W>) -> bool) {
         self.counts.ambiguous += 1;
         for request in &write.requests {
             let waits = self.waiting.iter().any(|member| member.request.id == request.id);
@@ -123,11 +123,11 @@ impl<W> WriteQueue<W> {
                         Done { leased: request.leased, ..member.done(None, self.images(), false) };
                     finished.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
                 }
-                (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
+                (None, Purpose::Acquire) => self.give_back(request.id, request.demands),
                 (None, Purpose::Correct | Purpose::Lease(_)) => {
                     self.note_ended_without_caller(request.id, Some(request.leased));
                 }
-                (None, Purpose::GiveBack) => {}
+                (None, Purpose::ReturnForLeaver) => {}
             }
         }
         if any_corrects_upwards {
@@ -150,7 +150,7 @@ impl<W> WriteQueue<W> {
         };
         match request.purpose {
             Purpose::Correct => {
-                self.buckets.iter().zip(&request.buckets).flat_map(of_bucket).collect()
+                self.buckets.iter().zip(&request.demands).flat_map(of_bucket).collect()
             }
             _ => Vec::new(),
         }
@@ -180,7 +180,7 @@ impl<W> WriteQueue<W> {
     pub(super) fn forget_surplus_abandoned(&mut self) {
         let surplus = self.abandoned.len().saturating_sub(FENCED_OFF_MAX);
         for write in self.abandoned.drain(..surplus).collect::<Vec<_>>() {
-            self.end_as_ambiguous(&write, |_| true);
+            self.count_as_ambiguous(&write, |_| true);
         }
     }
 

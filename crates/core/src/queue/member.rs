@@ -55,7 +55,7 @@ impl<W> Member<W> {
     /// True if it still has to be written: its caller waits, or it gives back tokens for a caller
     /// that left.
     pub(super) fn is_wanted(&self) -> bool {
-        self.waiter.is_some() || self.request.purpose == Purpose::GiveBack
+        self.waiter.is_some() || self.request.purpose == Purpose::ReturnForLeaver
     }
 
     /// True if it is an acquire or a lease. Corrections and refunds are never refused.
@@ -80,20 +80,20 @@ impl<W> Member<W> {
     }
 
     pub(super) fn returns_tokens(&self) -> bool {
-        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
+        let mut amounts = self.request.demands.iter().flat_map(|demand| demand.amounts.values());
         amounts.any(|amount| *amount < Millitokens::ZERO) || !self.lease_return().is_empty()
     }
 
     /// True if it gives back more of some limit than it takes of that limit.
     pub(super) fn returns_more_than_it_takes(&self) -> bool {
-        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
+        let mut amounts = self.request.demands.iter().flat_map(|demand| demand.amounts.values());
         let is_more = |(limit, back): (&LimitName, &Millitokens)| *back > self.leased.of(limit);
         amounts.any(|amount| *amount < Millitokens::ZERO) || self.lease_return().iter().any(is_more)
     }
 
     /// True if it is a correction that takes tokens.
     pub(super) fn corrects_upwards(&self) -> bool {
-        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
+        let mut amounts = self.request.demands.iter().flat_map(|demand| demand.amounts.values());
         self.request.purpose == Purpose::Correct
             && amounts.any(|amount| *amount > Millitokens::ZERO)
     }

@@ -24,7 +24,7 @@
 //! | state | held in | next state, with the file that decides |
 //! |---|---|---|
 //! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`) |
-//! | in doubt | `shared`, `is_in_doubt` | sent again under its id: in flight (`compose.rs`, `repeat`); an image shows its id: done (`lost.rs`, `finish_if_shown`); it cannot be sent again: abandoned, its requests wait again (`give_up_write`) |
+//! | in doubt | `shared`, `is_in_doubt` | sent again under its id: in flight (`compose.rs`, `repeat`); an image shows its id: done (`lost.rs`, `conclude_by_image`); it cannot be sent again: abandoned, its requests wait again (`give_up_write`) |
 //! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write, which is its fence, succeeds: the abandoned one did not happen, or nothing can tell any more (`end_abandoned`) |
 //!
 //! * A waiting request takes nothing if its caller leaves, unless an abandoned write carries it. If

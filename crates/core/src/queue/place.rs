@@ -35,14 +35,14 @@ impl<W> WriteQueue<W> {
         match member.request.purpose.clone() {
             Purpose::Acquire => self.place_acquire(draft, member, now),
             Purpose::Lease(terms) => self.place_lease(&terms, draft, member, now),
-            Purpose::Correct | Purpose::GiveBack => self.place_correction(draft, member),
+            Purpose::Correct | Purpose::ReturnForLeaver => self.place_correction(draft, member),
         }
     }
 
     fn place_acquire(&self, draft: &mut Draft, member: &Member<W>, now: EpochMillis) -> Placement {
         let mut must_cover = Vec::with_capacity(self.buckets.len());
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let wanted = &member.request.buckets[index];
+            let wanted = &member.request.demands[index];
             let configuration = wanted.configuration.as_ref();
             let image = bucket.image();
             let is_behind = image.is_some_and(|image| configuration.is_behind(image));
@@ -75,7 +75,7 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
-                    return self.step_alone(member, now).unwrap_or(fallback);
+                    return self.placement_if_alone(member, now).unwrap_or(fallback);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
                     if !member.has_image_since_entry[index] =>
@@ -91,7 +91,7 @@ impl<W> WriteQueue<W> {
             }
         }
         for ((drafted, wanted), must_cover) in
-            draft.buckets.iter_mut().zip(&member.request.buckets).zip(must_cover)
+            draft.buckets.iter_mut().zip(&member.request.demands).zip(must_cover)
         {
             drafted.grant(&wanted.amounts, must_cover);
             drafted.configuration.get_or_insert_with(|| wanted.configuration.clone());
@@ -124,7 +124,7 @@ impl<W> WriteQueue<W> {
         let mut corrections = Vec::with_capacity(self.buckets.len());
         member.dropped.clear();
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let wanted = &member.request.buckets[index];
+            let wanted = &member.request.demands[index];
             let image = bucket.image();
             let is_shown = |image: &CompositeBucket| image.request_ids.contains(&member.request.id);
             let is_usable = !self.unusable_ids.contains(&member.request.id);
@@ -167,7 +167,7 @@ impl<W> WriteQueue<W> {
                 return Placement::Later;
             }
             if self.buckets[index].image().is_none() {
-                let configuration = &member.request.buckets[index].configuration;
+                let configuration = &member.request.demands[index].configuration;
                 drafted[index].configuration.get_or_insert_with(|| configuration.clone());
             }
         }

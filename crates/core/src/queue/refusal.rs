@@ -28,7 +28,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) =
-            self.step_alone(member, now)
+            self.placement_if_alone(member, now)
         {
             return Some(outcome);
         }
@@ -45,7 +45,11 @@ impl<W> WriteQueue<W> {
     /// - An image shows that it is short, and no refusal may be based on that image
     ///   (`may_refuse_by_image`): a read.
     /// - Otherwise the refusal.
-    pub(super) fn step_alone(&self, member: &Member<W>, now: EpochMillis) -> Option<Placement> {
+    pub(super) fn placement_if_alone(
+        &self,
+        member: &Member<W>,
+        now: EpochMillis,
+    ) -> Option<Placement> {
         let mut is_short = false;
         let mut may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
@@ -84,7 +88,7 @@ impl<W> WriteQueue<W> {
 
     /// The demand of a request on a bucket, in the form that `assess` takes.
     pub(super) fn acquire_of<'a>(&'a self, member: &'a Member<W>, index: usize) -> Acquire<'a> {
-        let BucketDemand { amounts, configuration } = &member.request.buckets[index];
+        let BucketDemand { amounts, configuration } = &member.request.demands[index];
         Acquire {
             bucket: &self.buckets[index].id,
             amounts,
@@ -213,7 +217,7 @@ impl<W> WriteQueue<W> {
         as_of: impl Fn(usize) -> EpochMillis,
     ) -> Vec<Vec<LimitStatus>> {
         let of_bucket = |(index, bucket): (usize, &QueueBucket)| {
-            let BucketDemand { amounts, configuration } = &member.request.buckets[index];
+            let BucketDemand { amounts, configuration } = &member.request.demands[index];
             let asked = (amounts, member.lease_return());
             let (image, now) = (bucket.image(), as_of(index));
             let mut all = evaluate_with_returned(&bucket.id, image, asked, configuration, now);

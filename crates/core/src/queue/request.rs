@@ -12,12 +12,12 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QueuedRequest {
     /// Names the request. A request that enters again under the same id is the same request. A
-    /// [`Purpose::GiveBack`] has the id of the acquire whose tokens it gives back.
+    /// [`Purpose::ReturnForLeaver`] has the id of the acquire whose tokens it gives back.
     pub id: RequestId,
     /// Its purpose.
     pub purpose: Purpose,
     /// Its demand on each bucket of the queue, in the order of the queue.
-    pub buckets: Vec<BucketDemand>,
+    pub demands: Vec<BucketDemand>,
     /// The start of the call.
     pub started_at: EpochMillis,
     /// True if the caller can read the stored limits once more.
@@ -39,7 +39,7 @@ pub enum Purpose {
     Lease(Arc<LeaseTerms>),
     /// Gives back the tokens of an acquire whose caller has left. The queue writes it only while
     /// some caller waits.
-    GiveBack,
+    ReturnForLeaver,
 }
 
 /// The demand of a request on one bucket.

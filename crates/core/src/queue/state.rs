@@ -131,7 +131,7 @@ impl<W> WriteQueue<W> {
 
     /// Replaces the known image of a bucket by one that another lane got, unless that one is the
     /// same or certainly older.
-    pub fn learn_if_newer(&mut self, bucket: usize, known: &KnownImage) {
+    pub fn learn_unless_older(&mut self, bucket: usize, known: &KnownImage) {
         let is_news = self.buckets[bucket]
             .known
             .as_ref()

@@ -34,14 +34,16 @@ impl Ahead {
         let range = LeaseRange { least: milli(0), most: milli(3_000) };
         let terms = LeaseTerms { wanted: [(limit(), range)].into(), ..LeaseTerms::default() };
         let configuration = Arc::new(model.configuration);
-        let buckets = vec![BucketDemand { amounts: terms.least(), configuration }];
+        let demands = vec![BucketDemand { amounts: terms.least(), configuration }];
         let (id, purpose) = (RequestId::from_bits(1), Purpose::Lease(Arc::new(terms)));
         let (started_at, may_follow_newer_limits) = (at(T0), false);
-        let lease = QueuedRequest { id, purpose, buckets, started_at, may_follow_newer_limits };
+        let lease = QueuedRequest { id, purpose, demands, started_at, may_follow_newer_limits };
         let mut queue = WriteQueue::new([bucket_id()], settings);
         let known = Some(Arc::new(image.clone()));
-        queue
-            .learn_if_newer(0, &KnownImage { image: known, as_of: at(T0), is_authoritative: true });
+        queue.learn_unless_older(
+            0,
+            &KnownImage { image: known, as_of: at(T0), is_authoritative: true },
+        );
         Self { queue, image, lease, ids: 10 }
     }
 
@@ -54,7 +56,7 @@ impl Ahead {
         self.ids += 1;
         correction.id = RequestId::from_bits(self.ids);
         correction.purpose = Purpose::Correct;
-        correction.buckets[0].amounts = Amounts::from([(limit(), milli(amount))]);
+        correction.demands[0].amounts = Amounts::from([(limit(), milli(amount))]);
         let id = correction.id.clone();
         self.queue.enter(correction, (), at(T0));
         id
@@ -137,7 +139,7 @@ fn a_lease_that_was_fenced_too_late_is_ambiguous() {
     ahead.image.request_ids = vec![before];
     let known = Some(Arc::new(ahead.image.clone()));
     let known = KnownImage { image: known, as_of: at(T0 + 1), is_authoritative: true };
-    ahead.queue.learn_if_newer(0, &known);
+    ahead.queue.learn_unless_older(0, &known);
     ahead.lose_lease();
     ahead.enter_correction(1_000);
     ahead.next_write();
@@ -161,7 +163,7 @@ fn a_lease_that_was_written_twice_is_done_once_one_write_is_shown() {
     ahead.image.request_ids = vec![RequestId::from_bits(7)];
     let known = Some(Arc::new(ahead.image.clone()));
     let known = KnownImage { image: known, as_of: at(T0 + 1), is_authoritative: true };
-    ahead.queue.learn_if_newer(0, &known);
+    ahead.queue.learn_unless_older(0, &known);
     ahead.lose_lease();
     // A correction makes the queue give the lost write up, and fails, so nothing is fenced.
     let correction = ahead.enter_correction(0);

@@ -75,7 +75,7 @@ impl Process {
         let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = Some(Arc::new(known));
-        queue.learn_if_newer(0, &KnownImage { image, as_of: now, is_authoritative: false });
+        queue.learn_unless_older(0, &KnownImage { image, as_of: now, is_authoritative: false });
         Self {
             number,
             is_alive: true,
@@ -183,13 +183,13 @@ impl Process {
         };
         let configuration = Arc::new(configuration.clone());
         let amounts = if order.behind.is_some() { of(0) } else { terms.least() };
-        let buckets = vec![BucketDemand { amounts, configuration }];
+        let demands = vec![BucketDemand { amounts, configuration }];
         let (id, purpose) = match &order.behind {
             None => (order.id.clone(), Purpose::Lease(Arc::new(terms))),
             Some(_) => (order.id.clone(), Purpose::Correct),
         };
         let entering =
-            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false };
+            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false };
         self.queue.enter(entering, (), now);
         self.advance(order, image, now);
     }

@@ -35,7 +35,7 @@ impl Lone {
         };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = image.cloned().map(Arc::new);
-        queue.learn_if_newer(0, &KnownImage { image, as_of, is_authoritative: true });
+        queue.learn_unless_older(0, &KnownImage { image, as_of, is_authoritative: true });
         Self { queue }
     }
 
@@ -123,7 +123,7 @@ pub(crate) fn request(
     QueuedRequest {
         id,
         purpose,
-        buckets: vec![demand],
+        demands: vec![demand],
         started_at: now,
         may_follow_newer_limits: false,
     }

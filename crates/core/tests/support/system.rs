@@ -57,7 +57,7 @@ impl Process {
         let mut queue = WriteQueue::new([bucket_id()], policy);
         if let Some(image) = image {
             let (image, as_of) = (image.map(Arc::new), at(T0));
-            queue.learn_if_newer(0, &KnownImage { image, as_of, is_authoritative: false });
+            queue.learn_unless_older(0, &KnownImage { image, as_of, is_authoritative: false });
         }
         Self { clock_ms, configuration: 0, queue, ids: 0, lost: None }
     }
@@ -99,9 +99,9 @@ impl System {
         };
         let (id, amounts) = (request.id.clone(), request.amounts.clone());
         let configuration = scenario.configurations[process.configuration].clone();
-        let buckets = vec![BucketDemand { amounts, configuration }];
+        let demands = vec![BucketDemand { amounts, configuration }];
         let entering =
-            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false };
+            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false };
         process.queue.enter(entering, caller, now);
         if request.purpose == Purpose::Forced {
             process.queue.force(&request.id);

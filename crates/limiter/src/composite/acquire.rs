@@ -32,11 +32,11 @@ impl<T: Table> CompositeStore<T> {
     /// is submitted once: it is made under the limits that the item has.
     ///
     /// An acquire gets a new id before it enters the queue again. A lost write may have carried
-    /// the request under the old id. If that write happened, the queue looks for the old id in the
-    /// item and gives the tokens back. It must not find the new attempt that way. A lease is not
-    /// given back. It keeps its id, because the queue finds and settles a lost write of the lease by
-    /// that id. The lease's errors `Contended` and `Setup` never say if it is in doubt;
-    /// `WriteQueue::lease_in_doubt` does.
+    /// the request under the old id. If the queue finds the old id in the item, that write happened,
+    /// and the queue gives its tokens back. It must not take the new attempt for the old one. A
+    /// lease is not given back. It keeps its id, because the queue finds and settles a lost write of
+    /// the lease by that id. The errors of a lease do not say whether it is in doubt: callers ask
+    /// `WriteQueue::lease_in_doubt`.
     pub(super) async fn submit_until_done(
         &self,
         lane: &Arc<Lane>,
@@ -56,7 +56,7 @@ impl<T: Table> CompositeStore<T> {
             let request = || QueuedRequest {
                 id: id.clone(),
                 purpose: purpose.clone(),
-                buckets: targets.iter().map(demand).collect(),
+                demands: targets.iter().map(demand).collect(),
                 started_at,
                 may_follow_newer_limits,
             };
@@ -101,8 +101,8 @@ impl<T: Table> CompositeStore<T> {
                 let error = in_doubt_if(is_in_doubt && is_acquire, error);
                 return Err((error, Effect::of(is_in_doubt)));
             }
-            // Its newer limits may lack a requested one.
-            targets.iter_mut().for_each(BucketRequest::leave_out_lacking);
+            // The limits that a parent follows now may lack a requested one.
+            targets.iter_mut().for_each(BucketRequest::leave_out_what_parent_lacks);
             if is_acquire {
                 context.id = new_id();
             }

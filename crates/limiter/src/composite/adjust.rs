@@ -43,7 +43,7 @@ impl<T: Table> CompositeStore<T> {
         let configuration = Arc::new(correction.configuration.clone());
         let mut targets = [BucketRequest::new(bucket, amounts, configuration, known_bucket)];
         // A quarter of the time remains for a write without conditions on the balance.
-        let force_at = context.deadline - correction.deadline / 4;
+        let force_at = context.ends_at - correction.deadline / 4;
         let result = {
             let done = self.submit_until_done(&lane, &Purpose::Correct, &mut targets, context);
             let mut done = std::pin::pin!(done);

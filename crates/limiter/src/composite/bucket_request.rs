@@ -49,12 +49,12 @@ impl BucketRequest {
         let explicit = self.configuration.explicit.clone();
         let stored = levels.as_ref().map(Levels::rules);
         self.configuration = Arc::new(Configuration { explicit, stored });
-        let current = levels.map(|levels| (levels.changes, levels.valid()));
-        self.known_bucket.set_configuration((self.configuration.clone(), current));
+        let valid_while = levels.map(|levels| (levels.changes, levels.valid_during()));
+        self.known_bucket.set_configuration((self.configuration.clone(), valid_while));
     }
 
     /// Leaves out the limits that a parent does not have: it is not asked for these.
-    pub(super) fn leave_out_lacking(&mut self) {
+    pub(super) fn leave_out_what_parent_lacks(&mut self) {
         if self.is_parent {
             let (image, configuration) = (self.image(), &self.configuration);
             self.amounts.retain(|limit, _| configuration.has_limit(image.as_deref(), limit));

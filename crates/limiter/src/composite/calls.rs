@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePlan};
 
-use super::composite_store::{CompositeStore, image};
+use super::composite_store::{CompositeStore, parse_image};
 use super::settings::Certainty;
-use super::table_call::{Calls, LaneMark, PendingCall, TableCall, TableReply};
+use super::table_call::{LaneCalls, LaneMark, PendingCall, TableCall, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
 use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
 
-impl<T: Table> Calls for CompositeStore<T> {
+impl<T: Table> LaneCalls for CompositeStore<T> {
     fn call(&self, asked: TableCall) -> PendingCall {
         let (table, certainty) = (self.table.clone(), self.settings.certainty);
         Box::pin(async move {
@@ -61,7 +61,7 @@ async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> TableReply {
     let images: Result<Vec<_>, SetupError> = buckets
         .iter()
         .zip(&found.items)
-        .map(|(bucket, item)| image(bucket, item.as_ref()))
+        .map(|(bucket, item)| parse_image(bucket, item.as_ref()))
         .collect();
     match images {
         Ok(images) => {

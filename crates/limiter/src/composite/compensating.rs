@@ -29,7 +29,7 @@ impl<T: Table> CompositeStore<T> {
         deadline: Duration,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let clock = context.clock;
-        let left = context.deadline.saturating_duration_since(Instant::now());
+        let left = context.ends_at.saturating_duration_since(Instant::now());
         let mut contexts = [CallContext::new(clock, left), CallContext::new(clock, left)];
         let [first, second] = &mut contexts;
         let parent = targets.split_off(1);

@@ -48,7 +48,7 @@ impl<T: Table> CompositeStore<T> {
                 Err(table_error) if !may_repeat => return Err(context.fail_with(table_error)),
                 Err(table_error) => {
                     if !context.wait_out(table_error).await {
-                        return Err(context.given_up());
+                        return Err(context.error_of_last_failure());
                     }
                 }
             }
@@ -65,9 +65,9 @@ impl<T: Table> CompositeStore<T> {
         let BucketId { entity, resource } = bucket.clone();
         let keys = [ItemKey::Bucket(entity, resource)];
         let found = self.read(&keys, Consistency::Strong, true, context).await?;
-        let image = image(bucket, found.items.first().and_then(Option::as_ref))?;
+        let image = parse_image(bucket, found.items.first().and_then(Option::as_ref))?;
         let (as_of, is_authoritative) = (context.now(), true);
-        known_bucket.newest.learn_if_newer(KnownImage {
+        known_bucket.newest.learn_unless_older(KnownImage {
             image: image.clone(),
             as_of,
             is_authoritative,
@@ -146,7 +146,7 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
-pub(super) fn image(
+pub(super) fn parse_image(
     bucket: &BucketId,
     item: Option<&Item>,
 ) -> Result<Option<Arc<CompositeBucket>>, SetupError> {

@@ -1,12 +1,14 @@
 //! The error of a request that was neither granted nor refused. If one error of the table concerns
-//! several requests, each gets a copy. The meaning of an error between the store and the guard:
+//! several requests, each gets a copy. An error means one thing between the store and the guard, and
+//! sometimes another to the caller of the limiter:
 //!
-//! * `Contended` or `Setup`, not inside `Unavailable`: nothing was taken.
-//! * `Unavailable` with one of these inside: the request is in doubt, but the store answers, so
-//!   this is no outage. The documentation of `Contended` says that tokens may have been taken. So
-//!   `Guard::take_with` unwraps `Contended`. The documentation of `Setup` does not say so, and
-//!   `Setup` stays inside.
-//! * any other `Unavailable`: an outage.
+//! | error | from the store to the guard | from the guard to the caller |
+//! |---|---|---|
+//! | `Contended` | nothing was taken | tokens may have been taken |
+//! | `Unavailable` with `Contended` inside | tokens may have been taken; the store answers | (the guard unwraps it: `Contended`) |
+//! | `Setup` | nothing was taken | nothing was taken |
+//! | `Unavailable` with `Setup` inside | tokens may have been taken; the store answers | the same |
+//! | any other `Unavailable` | an outage | an outage, which the outage policy did not bridge |
 
 use crate::call::CallContext;
 use crate::error::AcquireError;

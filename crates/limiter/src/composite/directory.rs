@@ -248,7 +248,7 @@ impl Levels {
     }
 
     /// The time in which the answers for all levels are valid.
-    pub(super) fn valid(&self) -> Range<EpochMillis> {
+    pub(super) fn valid_during(&self) -> Range<EpochMillis> {
         let as_of =
             self.answers.iter().map(|answer| answer.as_ref().map_or(EpochMillis::MIN, |d| d.as_of));
         let newest = as_of.clone().max().unwrap_or(EpochMillis::MIN);

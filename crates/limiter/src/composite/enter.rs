@@ -9,7 +9,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::deadline_error::{error_at_deadline, in_doubt_if};
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
-use super::table_call::{Calls, Resolved};
+use super::table_call::{LaneCalls, Resolved};
 use crate::call::{CallContext, Effect};
 use crate::cost::Cost;
 use crate::error::AcquireError;
@@ -25,11 +25,11 @@ impl Lane {
     /// are given back; a correction or a lease stands.
     pub(super) async fn submit(
         self: &Arc<Self>,
-        calls: &dyn Calls,
+        calls: &dyn LaneCalls,
         request: &(dyn Fn() -> QueuedRequest + Sync),
         context: &mut CallContext<'_>,
     ) -> Result<Resolved, (AcquireError, Effect)> {
-        let (deadline, clock) = (context.deadline, context.clock);
+        let (deadline, clock) = (context.ends_at, context.clock);
         let (sender, receiver) = oneshot::channel();
         let mut entered = LeaveOnDrop { lane: self, request, receiver, must_leave: true };
         let replies_before = {

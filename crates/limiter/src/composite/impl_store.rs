@@ -24,7 +24,7 @@ impl<T: Table> Store for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         async move {
             let mut context = CallContext::new(clock, request.deadline);
-            let targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
+            let targets = self.find_targets(request, Lookup::WhereNeeded, &mut context).await?;
             let is_split =
                 targets.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
             let (parts, path) = if is_split {
@@ -52,7 +52,7 @@ impl<T: Table> Store for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
         async move {
             let mut context = CallContext::new(clock, request.deadline);
-            let targets = self.targets(request, Lookup::Always, &mut context).await?;
+            let targets = self.find_targets(request, Lookup::Always, &mut context).await?;
             self.read_status(&targets, &mut context).await
         }
         .boxed()

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::newest_image::NewestImage;
-use super::table_call::{Calls, LaneMark, PendingCall, Resolved, TableReply};
+use super::table_call::{LaneCalls, LaneMark, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::lock::lock;
@@ -115,13 +115,13 @@ impl Lane {
     pub(super) fn adopt_images(&self, state: &mut LaneState) {
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = image.known() {
-                state.queue.learn_if_newer(index, &known);
+                state.queue.learn_unless_older(index, &known);
             }
         }
     }
 
     /// Hands over the counts of the queue, and sends the callers the outcomes of their requests.
-    pub(super) fn deliver_outcomes(&self, state: &mut LaneState, calls: &dyn Calls) {
+    pub(super) fn deliver_outcomes(&self, state: &mut LaneState, calls: &dyn LaneCalls) {
         let mut counts = state.queue.drain_counts();
         if self.mark.is_some() {
             // The mark keeps a lost write from taking effect twice.
@@ -187,7 +187,7 @@ impl Lane {
             if let Some(after) = state.queue.known(index)
                 && before.is_none_or(|before| !before.is_same(after))
             {
-                image.learn_if_newer(after.clone());
+                image.learn_unless_older(after.clone());
             }
         }
         state.leader_due_at = Some(Instant::now() + LATE_MAX);

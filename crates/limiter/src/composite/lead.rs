@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::lane::{ANSWER_TIME_MAX, LATE_MAX, Lane};
-use super::table_call::{Calls, PendingCall, Resolved, TableCall, TableReply};
+use super::table_call::{LaneCalls, PendingCall, Resolved, TableCall, TableReply};
 use crate::call::{STARVED_MIN, UNREAD_TIME, new_id};
 use crate::clock::Clock;
 use crate::table::TableError;
@@ -99,7 +99,7 @@ impl Leader<'_> {
         mut self,
         receiver: &mut oneshot::Receiver<Resolved>,
         timer: &mut Timer<'_>,
-        calls: &dyn Calls,
+        calls: &dyn LaneCalls,
         clock: &dyn Clock,
     ) -> bool {
         let mut must_yield = self.lane.lock().had_several_waiters;

@@ -33,9 +33,9 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
         async move {
             let mut context = CallContext::reading(clock, deadline);
-            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
+            let mut targets = self.find_targets(request, Lookup::WhereNeeded, &mut context).await?;
             self.follow_newer_limits(&mut targets, &mut context).await;
-            targets.iter_mut().for_each(BucketRequest::leave_out_lacking);
+            targets.iter_mut().for_each(BucketRequest::leave_out_what_parent_lacks);
             take_out_uncharged(&mut targets);
             let part = |target: BucketRequest| {
                 let image = target.image();
@@ -114,7 +114,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         .boxed()
     }
 
-    fn read_bucket<'a>(
+    fn read_or_refuse<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,

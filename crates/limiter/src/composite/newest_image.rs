@@ -17,7 +17,7 @@ impl NewestImage {
 
     /// Remembers an image, unless one with a newer refill time is known: answers may come out of
     /// order.
-    pub(super) fn learn_if_newer(&self, new: KnownImage) {
+    pub(super) fn learn_unless_older(&self, new: KnownImage) {
         let mut known = lock(&self.0);
         if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
             *known = Some(new);

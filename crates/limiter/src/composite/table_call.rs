@@ -50,7 +50,7 @@ impl TableReply {
 }
 
 /// The interface through which a lane sends its calls.
-pub(super) trait Calls: Send + Sync {
+pub(super) trait LaneCalls: Send + Sync {
     /// Makes a call on the table.
     fn call(&self, asked: TableCall) -> PendingCall;
     /// Takes in the counts of a queue.

@@ -14,7 +14,7 @@ use sluicegate_core::{
 };
 
 use super::bucket_request::{BucketRequest, take_out_uncharged};
-use super::composite_store::{CompositeStore, image};
+use super::composite_store::{CompositeStore, parse_image};
 use super::directory::{Learned, Levels};
 use super::known_buckets::KnownBucket;
 use crate::call::CallContext;
@@ -34,7 +34,7 @@ pub(super) enum Lookup {
 impl<T: Table> CompositeStore<T> {
     /// The buckets of a request: the entity's own, and its parent's if the request cascades. An
     /// acquire takes nothing from a parent that has none of the requested limits.
-    pub(super) async fn targets(
+    pub(super) async fn find_targets(
         &self,
         request: &Request,
         lookup: Lookup,
@@ -60,7 +60,7 @@ impl<T: Table> CompositeStore<T> {
             let target = self.target(bucket(&parent), amounts, explicit, lookup, false, context);
             let (mut target, _) = target.await?;
             target.is_parent = true;
-            target.leave_out_lacking();
+            target.leave_out_what_parent_lacks();
             targets.push(target);
             if lookup == Lookup::WhereNeeded {
                 take_out_uncharged(&mut targets);
@@ -143,8 +143,8 @@ impl<T: Table> CompositeStore<T> {
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let (configuration, current) = known_bucket.configuration()?;
-        let is_current = match current {
+        let (configuration, valid_while) = known_bucket.configuration()?;
+        let is_current = match valid_while {
             None => !needs_stored,
             Some((changes, valid)) => {
                 needs_stored && changes == self.directory.changes() && valid.contains(&now)
@@ -163,7 +163,7 @@ impl<T: Table> CompositeStore<T> {
         context: &mut CallContext<'_>,
     ) -> Result<Vec<Learned>, AcquireError> {
         if context.is_over() {
-            return Err(context.given_up());
+            return Err(context.error_of_last_failure());
         }
         // If the bucket did not exist, another process may have made it since.
         if known_bucket.newest.known().is_none_or(|known| known.image.is_none()) {
@@ -174,9 +174,9 @@ impl<T: Table> CompositeStore<T> {
         let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
             if matches!(key, ItemKey::Bucket(..)) {
-                let image = image(bucket, item.as_ref())?;
+                let image = parse_image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
-                known_bucket.newest.learn_if_newer(KnownImage {
+                known_bucket.newest.learn_unless_older(KnownImage {
                     image,
                     as_of: now,
                     is_authoritative,

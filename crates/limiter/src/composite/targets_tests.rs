@@ -163,7 +163,7 @@ async fn nothing_is_read_for_a_request_without_time() {
     let mut ahead = part.image.as_deref().unwrap().clone();
     ahead.config_stamp = ConfigStamp::Versions(LevelVersions([0, 2, 0, 0]));
     let (image, as_of) = (Some(Arc::new(ahead)), EpochMillis::new(1_769_608_800_000).unwrap());
-    store.known_bucket(&part.bucket).newest.learn_if_newer(KnownImage {
+    store.known_bucket(&part.bucket).newest.learn_unless_older(KnownImage {
         image,
         as_of,
         is_authoritative: true,

@@ -47,13 +47,13 @@ pub(super) fn condition_failed(
     let Some(item) = item.filter(|item| !item.is_empty()) else {
         return WriteError::ConditionFailed(None);
     };
-    match image(bucket, item) {
+    match parse_image(bucket, item) {
         Ok(image) => WriteError::ConditionFailed(image),
         Err(error) => WriteError::Table(error.into()),
     }
 }
 
-pub(super) fn image(
+pub(super) fn parse_image(
     bucket: &BucketId,
     item: &HashMap<String, AttributeValue>,
 ) -> Result<Option<Arc<CompositeBucket>>, SetupError> {

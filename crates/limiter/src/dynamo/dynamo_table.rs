@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::StalledStreamProtectionConfig;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
@@ -14,7 +15,7 @@ use serde_dynamo::Item;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{BucketId, WritePlan};
 
-use super::answers::{ALL_OLD, condition_failed, image, key, spent, text, units};
+use super::answers::{ALL_OLD, condition_failed, key, parse_image, spent, text, units};
 use super::expressions::{self, Expression};
 use super::table_error::{self, EmptyAnswer};
 use super::{ConfigStore, Reader};
@@ -36,10 +37,16 @@ pub struct DynamoTable {
 
 impl DynamoTable {
     /// The table `name`, through `client` with the SDK's own retries turned off: an ADD that may
-    /// have been applied must not be repeated blindly.
+    /// have been applied must not be repeated blindly. The SDK's watch over slow bodies is off,
+    /// too: each call here ends by its deadline, and the watch costs two timers per call.
     #[must_use]
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
-        let config = client.config().to_builder().retry_config(RetryConfig::disabled()).build();
+        let config = client
+            .config()
+            .to_builder()
+            .retry_config(RetryConfig::disabled())
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .build();
         let (retrying_client, name) = (client.clone(), name.as_ref().into());
         Self { client: Client::from_conf(config), retrying_client, name, converts_legacy: false }
     }
@@ -120,7 +127,8 @@ impl DynamoTable {
             Ok(output) => {
                 let write_units = spent(output.consumed_capacity)?;
                 // The write is done; if the answer cannot be read, only the image is not known.
-                let image = output.attributes.and_then(|item| image(bucket, &item).ok()).flatten();
+                let image =
+                    output.attributes.and_then(|item| parse_image(bucket, &item).ok()).flatten();
                 Ok(Written { image, write_units })
             }
             Err(error) => Err(match error.as_service_error() {

@@ -99,12 +99,12 @@ impl BucketHistory {
         let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([self.bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
-        queue.learn_if_newer(0, &KnownImage { image, as_of: now, is_authoritative: true });
+        queue.learn_unless_older(0, &KnownImage { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(self.configuration.clone());
-        let buckets = vec![BucketDemand { amounts: amounts.clone(), configuration }];
+        let demands = vec![BucketDemand { amounts: amounts.clone(), configuration }];
         let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);
         let request =
-            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false };
+            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false };
         queue.enter(request, (), now);
         queue
     }

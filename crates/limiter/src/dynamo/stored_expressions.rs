@@ -106,10 +106,10 @@ impl Placeholders {
 
 /// Writes the record of an entity and leaves attributes of other programs alone.
 pub(super) fn put_entity(record: &EntityRecord) -> StoredUpdate {
-    let mut built = StoredUpdate::default();
-    let p = &mut built.placeholders;
+    let mut update = StoredUpdate::default();
+    let p = &mut update.placeholders;
     let cascade = p.assignment(keys::CASCADE, AttributeValue::Bool(record.cascade));
-    built.expression = if let Some(parent) = &record.parent {
+    update.expression = if let Some(parent) = &record.parent {
         let (gsi1pk, gsi1sk) = keys::gsi1_keys(parent, &record.entity);
         let parent = p.assignment(keys::PARENT_ID, text(parent.as_str()));
         let gsi1pk = p.assignment(keys::GSI1.pk, text(gsi1pk));
@@ -119,7 +119,7 @@ pub(super) fn put_entity(record: &EntityRecord) -> StoredUpdate {
         let gone = [keys::PARENT_ID, keys::GSI1.pk, keys::GSI1.sk].map(|name| p.name(name));
         format!("SET {cascade} REMOVE {}", gone.join(", "))
     };
-    built
+    update
 }
 
 /// Says if there is an item of stored limits.
@@ -135,8 +135,8 @@ pub(super) fn set_limits(
     level: Level,
     now: EpochMillis,
 ) -> StoredUpdate {
-    let mut built = StoredUpdate::default();
-    let p = &mut built.placeholders;
+    let mut update = StoredUpdate::default();
+    let p = &mut update.placeholders;
     let (mut sets, condition) = match level {
         Level::There => (p.changed(now).0, "attribute_exists"),
         Level::New => (p.begun(now), "attribute_not_exists"),
@@ -153,45 +153,45 @@ pub(super) fn set_limits(
         }
         removes.push(p.name(keys::limit_attribute(limit, LimitField::DeletedAt)));
     }
-    built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
-    built.condition = Some(format!("{condition}({})", p.name(keys::PK)));
-    built
+    update.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
+    update.condition = Some(format!("{condition}({})", p.name(keys::PK)));
+    update
 }
 
 /// Stores the thresholds of limits.
 pub(super) fn set_alerts(thresholds: &BTreeMap<LimitName, Thresholds>) -> StoredUpdate {
-    let mut built = StoredUpdate::default();
-    let p = &mut built.placeholders;
+    let mut update = StoredUpdate::default();
+    let p = &mut update.placeholders;
     let sets = thresholds.iter().map(|(limit, list)| {
         p.assignment(keys::thresholds_attribute(limit), text(list.text(limit)))
     });
-    built.expression = format!("SET {}", sets.collect::<Vec<_>>().join(", "));
-    built
+    update.expression = format!("SET {}", sets.collect::<Vec<_>>().join(", "));
+    update
 }
 
 /// Removes the thresholds of limits, on condition that the item exists.
 pub(super) fn delete_alerts(limits: &[LimitName]) -> StoredUpdate {
-    let mut built = StoredUpdate::default();
-    let p = &mut built.placeholders;
+    let mut update = StoredUpdate::default();
+    let p = &mut update.placeholders;
     // An expression may name an attribute once.
     let attributes: BTreeSet<_> = limits.iter().map(keys::thresholds_attribute).collect();
     let removes: Vec<_> = attributes.into_iter().map(|attribute| p.name(attribute)).collect();
-    built.expression = format!("REMOVE {}", removes.join(", "));
-    built.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));
-    built
+    update.expression = format!("REMOVE {}", removes.join(", "));
+    update.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));
+    update
 }
 
 /// The condition that an entry of the outbox is given up.
 pub(super) fn is_given_up() -> StoredUpdate {
-    let mut built = StoredUpdate::default();
-    built.expression = built.placeholders.assignment(keys::STATE, text(keys::FAILED));
-    built
+    let mut update = StoredUpdate::default();
+    update.expression = update.placeholders.assignment(keys::STATE, text(keys::FAILED));
+    update
 }
 
 /// Replaces limits by tombstones and increases the item's version, on condition that it exists.
 pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpdate {
-    let mut built = StoredUpdate::default();
-    let p = &mut built.placeholders;
+    let mut update = StoredUpdate::default();
+    let p = &mut update.placeholders;
     let (mut sets, version) = p.changed(now);
     let mut removes = Vec::with_capacity(limits.len() * (LimitField::RULE.len() + 1));
     for limit in limits {
@@ -200,9 +200,9 @@ pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpd
         let fields = LimitField::RULE.into_iter().chain([LimitField::Calendar]);
         removes.extend(fields.map(|field| p.name(keys::limit_attribute(limit, field))));
     }
-    built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
-    built.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));
-    built
+    update.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
+    update.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));
+    update
 }
 
 /// The condition that an item is as it was read.
@@ -229,10 +229,10 @@ pub(super) fn legacy_items() -> Filter {
 
 /// Notes the version of the layout.
 pub(super) fn set_schema(version: i64) -> StoredUpdate {
-    let mut built = StoredUpdate::default();
-    let schema = built.placeholders.assignment(keys::SCHEMA, number(version));
-    built.expression = format!("SET {schema}");
-    built
+    let mut update = StoredUpdate::default();
+    let schema = update.placeholders.assignment(keys::SCHEMA, number(version));
+    update.expression = format!("SET {schema}");
+    update
 }
 
 /// Reads a range of keys.

@@ -19,7 +19,7 @@ use crate::store_error::{BoxError, described};
 #[derive(Debug)]
 pub(crate) enum Granted {
     /// By a call on the store, or from tokens that this process holds.
-    Debited(Grant),
+    ByStore(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
@@ -48,7 +48,7 @@ impl Guard {
     ) -> Result<Granted, AcquireError> {
         let Some(pass) = self.begin_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
-                return Ok(Granted::Debited(grant));
+                return Ok(Granted::ByStore(grant));
             }
             let not_asked_error = self.health.not_asked_error();
             let cause = Cause::NotAsked { since: not_asked_error.since };
@@ -72,16 +72,16 @@ impl Guard {
                 if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().remember(request, &grant.parts);
                 }
-                Ok(Granted::Debited(grant))
+                Ok(Granted::ByStore(grant))
             }
             Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };
-                let cause = Cause::Unanswered(described(&source).into());
+                let cause = Cause::CallFailed(described(&source).into());
                 self.decide_without_store(request, cause, || source)
             }
-            // The store answers, but the request is in doubt (`composite/deadline_error.rs`).
-            // The documentation of `Contended` says that tokens may have been taken, so this error
-            // is unwrapped. That of other errors does not say so: they stay inside `Unavailable`.
+            // The store answers, but tokens may have been taken (`composite/deadline_error.rs`).
+            // For the caller of the limiter, `Contended` means just that, so it is unwrapped. The
+            // other errors do not mean it: they stay inside `Unavailable`.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
@@ -191,7 +191,7 @@ impl Guard {
                 // The recovery task debits these tokens later. If the store was not asked,
                 // `begin_call` has started the task. If the task ended before this debit was added,
                 // it is started again.
-                if matches!(cause, Cause::Unanswered(_)) || !self.health.has_recovery() {
+                if matches!(cause, Cause::CallFailed(_)) || !self.health.has_recovery() {
                     self.start_recovery();
                 }
                 parts

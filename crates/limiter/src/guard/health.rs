@@ -27,7 +27,7 @@ pub(crate) struct StoreHealth {
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
     /// True while the store is probed because a caller left.
-    pub(super) is_probing_cut_off: AtomicBool,
+    pub(super) is_probing_after_unfinished_call: AtomicBool,
     pub(super) recovery: RecoverySlot,
     /// True once the last clone of the limiter was dropped: no caller needs the store any more.
     pub(super) is_limiter_dropped: AtomicBool,
@@ -50,8 +50,15 @@ impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
         let (breaker, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
         let (recovery, is_limiter_dropped) = (RecoverySlot::default(), AtomicBool::new(false));
-        let (is_probing_cut_off, local) = (AtomicBool::new(false), OnceLock::new());
-        Self { breaker, is_connected, is_probing_cut_off, recovery, is_limiter_dropped, local }
+        let (is_probing_after_unfinished_call, local) = (AtomicBool::new(false), OnceLock::new());
+        Self {
+            breaker,
+            is_connected,
+            is_probing_after_unfinished_call,
+            recovery,
+            is_limiter_dropped,
+            local,
+        }
     }
 
     /// True if the store has ever answered.

@@ -121,7 +121,7 @@ impl LocalBuckets {
         let images: Vec<_> = targets
             .iter()
             .zip(&buckets)
-            .map(|(target, bucket)| self.image(bucket.as_ref(), target, now))
+            .map(|(target, bucket)| self.newest_image(bucket.as_ref(), target, now))
             .collect();
         let mut taken = Vec::with_capacity(targets.len());
         for (target, image) in targets.iter().zip(&images) {
@@ -158,13 +158,13 @@ impl LocalBuckets {
         loop {
             let mut locked = lock(&slot);
             let bucket = locked.as_mut()?;
-            if bucket.checked_at != Some(noted) {
+            if bucket.noted_when_checked != Some(noted) {
                 let seen = self.seen.get(&id);
                 if !bucket.is_newest(seen.as_ref()) {
                     return None;
                 }
                 bucket.has_parent = seen.is_some_and(|seen| seen.parent.is_some());
-                bucket.checked_at = Some(noted);
+                bucket.noted_when_checked = Some(noted);
             }
             let has_parent = match &request.cascade {
                 Cascade::No => false,
@@ -251,7 +251,7 @@ impl LocalBuckets {
 
     /// The newest image: that of `own` if no grant and no debit was noted since, or else the one of
     /// the store's last grant less all debits.
-    fn image(
+    fn newest_image(
         &self,
         own: Option<&LocalBucket>,
         target: &LocalTarget,

@@ -35,8 +35,8 @@ pub(super) struct LocalBucket {
     pub(super) started_from: Option<Arc<LastSeen>>,
     /// The value of `LocalBuckets::noted` at which `started_from` was last known to be the newest
     /// grant.
-    pub(super) checked_at: Option<u64>,
-    /// True if the newest grant at `checked_at` named a parent.
+    pub(super) noted_when_checked: Option<u64>,
+    /// True if the newest grant at `noted_when_checked` named a parent.
     pub(super) has_parent: bool,
 }
 
@@ -73,7 +73,7 @@ impl LocalTarget {
             image,
             configuration: self.configuration.clone(),
             started_from: self.seen.clone(),
-            checked_at: None,
+            noted_when_checked: None,
             has_parent: false,
         }
     }

@@ -5,13 +5,12 @@
 //! of its own accord. An answer of the store stands; only without one the limiter's
 //! [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline. During an outage the
 //! breaker refuses calls at once, so that they do not wait for their deadlines; [`BreakerConfig`]
-//! says when. If a caller leaves before its deadline, a task probes the store (`cut_off.rs`).
+//! says when. If a caller leaves before its deadline, a task probes the store (`unfinished_calls.rs`).
 
 mod answer;
 mod breaker;
 mod breaker_config;
 mod call;
-mod cut_off;
 mod debit_pending;
 mod guarded;
 mod health;
@@ -19,6 +18,7 @@ mod local;
 mod local_bucket;
 mod pending_debits;
 mod recovery;
+mod unfinished_calls;
 
 #[cfg(feature = "leasing")]
 pub(crate) use self::answer::MaybeOutage;

@@ -74,7 +74,7 @@ impl BucketWrite<'_> {
         loop {
             let asked_at = self.leaser.times();
             let lease = self.request(&configuration, amounts);
-            let read = self.leaser.store.read_bucket(&lease, &self.leaser.clock).await;
+            let read = self.leaser.store.read_or_refuse(&lease, &self.leaser.clock).await;
             let (balance, read_units) = read?;
             self.spent.read_units += read_units;
             if self.serve_from(balance, asked_at).await? || self.need.is_empty() {

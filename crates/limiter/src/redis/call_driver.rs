@@ -183,7 +183,7 @@ impl CallDriver {
             let mut sum = members[0].amounts.clone();
             members[1..].iter().for_each(|member| sum += &member.amounts);
             let mut context = CallContext::new(&*self.clock, Duration::ZERO);
-            context.deadline = deadline;
+            context.ends_at = deadline;
             let reply = store.repeat(&mut context, &ACQUIRE, targets, |context, in_doubt| {
                 let sent = store.sent(context.clock, in_doubt);
                 store.take_or_correct_call(targets, &sum, &context.id, sent)

@@ -96,7 +96,7 @@ impl LeaseCalls for RedisStore {
         self.lease_or_resolve(lease, in_doubt, clock).boxed()
     }
 
-    fn read_bucket<'a>(
+    fn read_or_refuse<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         _clock: &'a dyn Clock,

@@ -106,11 +106,11 @@ impl ComparedLease<'_> {
         };
         let mut queue = WriteQueue::new([bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
-        queue.learn_if_newer(0, &KnownImage { image, as_of: now, is_authoritative: true });
+        queue.learn_unless_older(0, &KnownImage { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(configuration.clone());
-        let buckets = vec![BucketDemand { amounts, configuration }];
+        let demands = vec![BucketDemand { amounts, configuration }];
         queue.enter(
-            QueuedRequest { id, purpose, buckets, started_at: now, may_follow_newer_limits: false },
+            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false },
             (),
             now,
         );

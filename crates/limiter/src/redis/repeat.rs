@@ -65,7 +65,7 @@ impl RedisStore {
             attempts_in_doubt += u32::from(leaves_in_doubt(&table_error));
             let may_go_on = context.wait_out(table_error).await;
             if !may_go_on {
-                let (error, in_doubt) = (context.given_up(), attempts_in_doubt > 0);
+                let (error, in_doubt) = (context.error_of_last_failure(), attempts_in_doubt > 0);
                 return Err(CallFailure { error, in_doubt });
             }
         }

@@ -2,20 +2,22 @@
 
 mod acquire;
 mod adjust;
-mod attempt;
 mod count;
 mod peek;
 mod send;
+mod wait;
 
 pub use self::acquire::AcquireRequest;
 #[cfg(feature = "leasing")]
 pub(crate) use self::acquire::RequestTerms;
 pub use self::adjust::AdjustRequest;
 #[cfg(feature = "leasing")]
-pub(crate) use self::attempt::{in_acquire_span, wait_for};
-#[cfg(feature = "leasing")]
 pub(crate) use self::count::count;
 pub use self::peek::PeekRequest;
+#[cfg(feature = "leasing")]
+pub(crate) use self::send::in_acquire_span;
+#[cfg(feature = "leasing")]
+pub(crate) use self::wait::wait_for;
 pub use crate::cost::Cost;
 pub use crate::degraded::{Cause, Degraded};
 pub use crate::limit_set::IntoLimits;

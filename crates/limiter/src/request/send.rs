@@ -3,15 +3,16 @@
 use std::future::IntoFuture;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
+use tracing::{Instrument as _, Span, field};
 
 use super::acquire::AcquireRequest;
-#[cfg(feature = "leasing")]
-use super::attempt::is_traced;
-use super::attempt::{in_acquire_span, wait_for};
 use super::count::count;
+use super::wait::wait_for;
 use crate::error::AcquireError;
+use crate::guard::Granted;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
+use crate::store::Request;
 
 impl AcquireRequest<&Limiter> {
     async fn send(self) -> Result<Permit, AcquireError> {
@@ -53,5 +54,57 @@ impl<'a> IntoFuture for AcquireRequest<&'a Limiter> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
+    }
+}
+
+/// True if somebody may want the span of a request.
+#[cfg(feature = "leasing")]
+fn is_traced() -> bool {
+    tracing::span_enabled!(tracing::Level::INFO)
+}
+
+/// Sends a request once, in a tracing span.
+pub(crate) async fn in_acquire_span(
+    request: &Request,
+    asked: impl Future<Output = Result<Granted, AcquireError>>,
+) -> Result<Granted, AcquireError> {
+    let span = tracing::info_span!(
+        "acquire",
+        entity = %request.entity,
+        resource = %request.resource,
+        path = field::Empty,
+        attempts = field::Empty,
+        limited = field::Empty,
+        degraded = field::Empty,
+        retry_after_ms = field::Empty,
+        write_units = field::Empty,
+    );
+    if span.is_disabled() {
+        return asked.await;
+    }
+    let result = asked.instrument(span.clone()).await;
+    record(&span, &result);
+    result
+}
+
+fn record(span: &Span, result: &Result<Granted, AcquireError>) {
+    match result {
+        Ok(Granted::ByStore(grant)) => {
+            if let Some(path) = grant.cost.path {
+                span.record("path", path.as_str());
+            }
+            span.record("attempts", grant.cost.attempts);
+            span.record("write_units", grant.cost.write_units);
+            span.record("limited", false);
+        }
+        Ok(Granted::Degraded(degraded, _)) => _ = span.record("degraded", field::display(degraded)),
+        Err(AcquireError::LimitExceeded(exceeded)) => {
+            span.record("limited", true);
+            if let Some(after) = exceeded.retry_after {
+                span.record("retry_after_ms", u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+            }
+        }
+        Err(AcquireError::Contended { attempts }) => _ = span.record("attempts", attempts),
+        Err(_) => {}
     }
 }

@@ -44,7 +44,9 @@ pub(super) async fn peek(state: &ServerState, group: &Group) -> Result<Decision,
     let request = state.limiter.peek(entity, resource).limits(group.limits.clone());
     let mut limits = match request.consume_all(&group.amounts).await {
         Ok(limits) => limits,
-        Err(AcquireError::Unavailable(_)) if state.decides_alone => return Ok(Decision::default()),
+        Err(AcquireError::Unavailable(_)) if state.admits_in_outage => {
+            return Ok(Decision::default());
+        }
         Err(error) => return Err(failed(&error)),
     };
     limits.retain(|limit| group.amounts.contains_key(&limit.limit));
@@ -161,7 +163,7 @@ async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
                 state.count_new_limit(entity, resource, group.limits.clone(), limit, amount).await
             });
             let results = join_all(counted).await.into_iter().map(|counted| match counted {
-                Err(AcquireError::Unavailable(error)) if state.decides_alone => {
+                Err(AcquireError::Unavailable(error)) if state.admits_in_outage => {
                     tracing::warn!(%error, "consumption was not counted");
                     Ok(())
                 }
@@ -173,7 +175,7 @@ async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
         Err(AdjustError::Setup(setup)) => Err(failed(&setup.into())),
         Err(error) => {
             tracing::warn!(%error, "consumption was not counted");
-            if state.decides_alone { Ok(()) } else { Err(Status::unavailable("not counted")) }
+            if state.admits_in_outage { Ok(()) } else { Err(Status::unavailable("not counted")) }
         }
     }
 }

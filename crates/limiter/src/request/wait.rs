@@ -1,10 +1,9 @@
-//! Sends a request to the store: once, or in its turn until the tokens are there.
+//! A request that waits for its turn until the tokens are there.
 
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
 use sluicegate_core::{BucketId, EpochMillis};
-use tracing::{Instrument, Span, field};
 
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded};
@@ -14,58 +13,6 @@ use crate::store::Request;
 
 /// The answer to one request.
 pub(crate) type PendingGrant<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
-
-/// True if somebody may want the span of a request.
-#[cfg(feature = "leasing")]
-pub(super) fn is_traced() -> bool {
-    tracing::span_enabled!(tracing::Level::INFO)
-}
-
-/// Sends a request once, in a tracing span.
-pub(crate) async fn in_acquire_span(
-    request: &Request,
-    asked: impl Future<Output = Result<Granted, AcquireError>>,
-) -> Result<Granted, AcquireError> {
-    let span = tracing::info_span!(
-        "acquire",
-        entity = %request.entity,
-        resource = %request.resource,
-        path = field::Empty,
-        attempts = field::Empty,
-        limited = field::Empty,
-        degraded = field::Empty,
-        retry_after_ms = field::Empty,
-        write_units = field::Empty,
-    );
-    if span.is_disabled() {
-        return asked.await;
-    }
-    let result = asked.instrument(span.clone()).await;
-    record(&span, &result);
-    result
-}
-
-fn record(span: &Span, result: &Result<Granted, AcquireError>) {
-    match result {
-        Ok(Granted::Debited(grant)) => {
-            if let Some(path) = grant.cost.path {
-                span.record("path", path.as_str());
-            }
-            span.record("attempts", grant.cost.attempts);
-            span.record("write_units", grant.cost.write_units);
-            span.record("limited", false);
-        }
-        Ok(Granted::Degraded(degraded, _)) => _ = span.record("degraded", field::display(degraded)),
-        Err(AcquireError::LimitExceeded(exceeded)) => {
-            span.record("limited", true);
-            if let Some(after) = exceeded.retry_after {
-                span.record("retry_after_ms", u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-            }
-        }
-        Err(AcquireError::Contended { attempts }) => _ = span.record("attempts", attempts),
-        Err(_) => {}
-    }
-}
 
 /// The request at the head of a line asks at least this often. So it learns of a raised limit at
 /// most a minute later than a new request does.

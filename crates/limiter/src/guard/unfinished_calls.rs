@@ -28,7 +28,7 @@ impl Drop for CallInProgress<'_> {
     fn drop(&mut self) {
         // After a trial the recovery task probes.
         if !self.has_ended && !self.pass.reopen_if_trial() {
-            self.guard.probe_after_cut_off(self.deadline);
+            self.guard.probe_after_unfinished_call(self.deadline);
         }
     }
 }
@@ -39,7 +39,7 @@ struct Probing(Arc<Guard>);
 
 impl Drop for Probing {
     fn drop(&mut self) {
-        self.0.health.is_probing_cut_off.store(false, Ordering::Release);
+        self.0.health.is_probing_after_unfinished_call.store(false, Ordering::Release);
     }
 }
 
@@ -58,10 +58,12 @@ impl Guard {
         result
     }
 
-    fn probe_after_cut_off(self: &Arc<Self>, deadline: Duration) {
+    fn probe_after_unfinished_call(self: &Arc<Self>, deadline: Duration) {
         let Ok(runtime) = Handle::try_current() else { return };
         let settings = self.health.breaker.settings();
-        if settings.never_opens() || self.health.is_probing_cut_off.swap(true, Ordering::AcqRel) {
+        if settings.never_opens()
+            || self.health.is_probing_after_unfinished_call.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let probing = Probing(self.clone());
