@@ -39,7 +39,7 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// The gain, as far as it fits under the cap. `amount` is the amount that the write takes after
-    /// the claim.
+    /// the claim, or the larger one that the balance must cover then.
     pub(crate) fn of(
         limit: &LimitName,
         balance: &LimitBalance,

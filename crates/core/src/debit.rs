@@ -144,7 +144,10 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let [amount, returned, counted] = debit.of(limit);
         // The refill up to now is claimed under the old rule.
         let gain = Gain { since, until, returned };
-        let claim_up_to = |cap| Claim::of(limit, balance, cap, amount, gain, debit.interval);
+        // Refunds that came after the takes make the amount smaller, but the balance must cover the
+        // takes before that: the claim has to leave as much.
+        let covered = amount.max(debit.must_cover.of(limit));
+        let claim_up_to = |cap| Claim::of(limit, balance, cap, covered, gain, debit.interval);
         let old_burst = balance.rule.burst();
         let claim = match (rule.is_rate(), balance.rule.is_rate()) {
             (false, false) => {

@@ -170,7 +170,9 @@ impl Windows<'_> {
                 && self.read(kind, before..from).await?.is_some_and(|before| before.is_empty());
             let since_ms = if is_new { first_ms } else { from.get() };
             let elapsed_ms = (self.now.get() - since_ms).max(DAY_MS);
-            return Ok(Some(self.sum(&windows) * i128::from(DAY_MS) / i128::from(elapsed_ms)));
+            return Ok(Some(
+                self.sum(&windows).saturating_mul(i128::from(DAY_MS)) / i128::from(elapsed_ms),
+            ));
         }
         Ok(None)
     }
