@@ -235,6 +235,12 @@ impl RedisCluster {
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
+
+    /// The index of the node that has this slot.
+    #[must_use]
+    pub fn node_of(&self, slot: u16) -> usize {
+        (slot / (SLOTS / NODES)).min(NODES - 1).into()
+    }
 }
 
 impl RedisServer {

@@ -5,26 +5,24 @@ use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
-use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
+use redis::{Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, Value};
 #[cfg(feature = "redis-cluster")]
-use redis::{cluster::ClusterClient, cluster_async::ClusterConnection};
+use redis::{
+    ErrorKind, ServerErrorKind, cluster::ClusterClient, cluster_async::ClusterConnection,
+    cluster_routing::SingleNodeRoutingInfo,
+};
 
 use super::error::is_read_only;
 use crate::lock::lock;
 
-/// The longest pause between two attempts to connect: an outage ends within a second of the
-/// server's return.
-const RECONNECT_MAX: Duration = Duration::from_millis(250);
-const RECONNECT_MIN: Duration = Duration::from_millis(20);
+/// The shortest time from one connection to the one that replaces it.
+const REPLACED_AFTER: Duration = Duration::from_millis(250);
 /// The longest time for which a peer may leave data unacknowledged. For a peer that vanished
 /// silently, the system might otherwise wait without end.
 #[cfg(target_os = "linux")]
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// The most calls that wait for the task that writes to the connection.
 const QUEUE: usize = 1_024;
-/// The most redirects to another node that a cluster's client follows within one attempt.
-#[cfg(feature = "redis-cluster")]
-const REDIRECTS_MAX: u32 = 4;
 
 /// The target of calls. The first call makes the connection, because only a call is sure to be in a
 /// runtime.
@@ -45,7 +43,11 @@ impl Connection {
     pub(super) fn lazy(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
         let info = url.into_connection_info()?;
         let settings = without_delay(info.tcp_settings().clone());
-        let client = Client::open(info.set_tcp_settings(settings))?;
+        // With RESP3 the manager notices that the server closed an idle connection. With RESP2 the
+        // next call would find out: it would fail, and be in doubt.
+        let protocol = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info = info.set_tcp_settings(settings).set_redis_settings(protocol);
+        let client = Client::open(info)?;
         Ok(Self::Server(client, Mutex::default()))
     }
 
@@ -54,7 +56,9 @@ impl Connection {
         nodes: impl IntoIterator<Item = T>,
     ) -> Result<Self, RedisError> {
         let client = ClusterClient::builder(nodes)
-            .retries(REDIRECTS_MAX)
+            // It would also repeat a call whose connection broke, although that call may have been
+            // done. `repeat` repeats calls, and counts those in doubt.
+            .retries(0)
             .tcp_settings(without_delay(TcpSettings::default()))
             .build()?;
         Ok(Self::Cluster(Box::new(client), Mutex::default()))
@@ -82,7 +86,16 @@ impl Connection {
             Self::Cluster(client, made) => {
                 let pending =
                     || Ok(client.get_pending_async_connection_with_config(Default::default()));
-                let answer = connected(made, pending)?.req_packed_command(command).await;
+                let mut cluster = connected(made, pending)?;
+                let mut answer = cluster.req_packed_command(command).await;
+                if let Err(error) = &answer
+                    && let Some(node) = asked_node(error)
+                {
+                    let mut asking = redis::pipe();
+                    asking.cmd("ASKING").add_command(command.clone());
+                    let answers = cluster.route_pipeline(asking, 1, 1, node).await;
+                    answer = answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil));
+                }
                 // It connects to the nodes again by itself, but not once its runtime has ended.
                 let is_over = |error: &RedisError| {
                     error.is_connection_dropped() && !error.is_connection_refusal()
@@ -100,6 +113,15 @@ impl Connection {
     }
 }
 
+/// The node that must be asked instead, while a slot moves to it.
+#[cfg(feature = "redis-cluster")]
+fn asked_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
+    let is_ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+    let (address, _slot) = error.redirect_node().filter(|_| is_ask)?;
+    let (host, port) = address.rsplit_once(':')?;
+    Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
+}
+
 /// The connection. The first call makes it.
 fn connected<C: Clone>(
     made: &Mutex<Option<Made<C>>>,
@@ -115,9 +137,10 @@ fn connected<C: Clone>(
 
 fn manager(client: &Client) -> Result<ConnectionManager, RedisError> {
     let config = ConnectionManagerConfig::new()
-        .set_min_delay(RECONNECT_MIN)
-        .set_max_delay(RECONNECT_MAX)
         .set_pipeline_buffer_size(QUEUE)
+        // A call that waits for the next attempt to connect until its deadline would be in doubt,
+        // although it was never sent. `repeat` repeats it instead.
+        .set_number_of_retries(0)
         // Every call has a deadline of its own.
         .set_response_timeout(None);
     ConnectionManager::new_lazy_with_config(client.clone(), config)
@@ -136,11 +159,10 @@ fn is_over(answer: &Result<Value, RedisError>) -> bool {
     }
 }
 
-/// Forgets the connection, so that the next call makes another one; not more often than a manager
-/// connects.
+/// Forgets the connection, so that the next call makes another one.
 fn forget<C>(made: &Mutex<Option<Made<C>>>) {
     let mut made = lock(made);
-    if made.as_ref().is_some_and(|made| made.at.elapsed() >= RECONNECT_MAX) {
+    if made.as_ref().is_some_and(|made| made.at.elapsed() >= REPLACED_AFTER) {
         *made = None;
     }
 }

@@ -95,9 +95,11 @@ pub(super) fn odd(answer: BoxError) -> TableError {
 /// True if a call that ended with this error may have been done nevertheless.
 pub(super) fn leaves_in_doubt(table_error: &TableError) -> bool {
     let TableError::Unconfirmed(source) = table_error else { return false };
+    let was_not_sent = |error: &RedisError| {
+        error.is_connection_refusal() || error.kind() == ErrorKind::ClusterConnectionNotFound
+    };
     // A script that answers with an error has written nothing.
-    !source.is::<StoreFailure>()
-        && source.downcast_ref::<RedisError>().is_none_or(|error| !error.is_connection_refusal())
+    !source.is::<StoreFailure>() && !source.downcast_ref().is_some_and(was_not_sent)
 }
 
 #[cfg(test)]

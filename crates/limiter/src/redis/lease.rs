@@ -162,14 +162,17 @@ impl RedisStore {
         };
         let is_resolving = in_doubt.is_some();
         let mut context = lease.call_context(in_doubt.as_ref(), clock);
+        // The number of attempts in doubt before the last one.
+        let mut lost = 0;
         let reply = self.repeat(
             &mut context,
             &LEASE,
             std::slice::from_ref(&target),
-            |context, is_in_doubt| {
+            |context, attempts_in_doubt| {
+                lost = attempts_in_doubt;
                 let write = LeaseWrite {
                     id: &context.id,
-                    sent: self.sent(clock, is_in_doubt),
+                    sent: self.sent(clock, attempts_in_doubt),
                     is_resolving,
                     remembered: &remembered,
                 };
@@ -177,9 +180,7 @@ impl RedisStore {
             },
         );
         let (result, is_in_doubt) = match reply.await {
-            Ok(reply) => {
-                (self.read_lease(lease, reply, &target, &named), context.cost.attempts > 1)
-            }
+            Ok(reply) => (self.read_lease(lease, reply, &target, &named), lost > 0),
             Err(failure) => {
                 let in_doubt = failure.in_doubt;
                 (Err(Failure::Error(failure.into_error())), in_doubt)

@@ -38,7 +38,7 @@ impl RedisStore {
         context: &mut CallContext<'_>,
         script: &Script,
         buckets: &[ScriptBucket],
-        call: impl Fn(&CallContext<'_>, u32) -> Call,
+        mut call: impl FnMut(&CallContext<'_>, u32) -> Call,
     ) -> Result<Reply, CallFailure> {
         let mut attempts_in_doubt = 0;
         let mut boundaries = Boundaries::around(context.clock.now(), buckets);

@@ -1,5 +1,7 @@
 //! A cluster: an entity and its parent on one node, entities on all of them.
 
+use std::time::Duration;
+
 use redis::cmd;
 use sluicegate::error::InvalidRequest;
 use sluicegate::redis::RedisStore;
@@ -69,4 +71,57 @@ async fn a_cluster_is_asked_again_in_another_runtime() {
     });
     ask().await.unwrap();
     assert_eq!(limiter.peek("u", "r").await.unwrap()[0].available.get(), 8_000);
+}
+
+/// While a slot moves, its old node answers for the keys that it has, and names the new one for
+/// others.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_bucket_in_a_slot_that_moves_is_made_on_the_new_node() {
+    let cluster = RedisCluster::start().await;
+    let limiter = on(RedisStore::cluster(cluster.urls()).unwrap(), &TestClock::at(at(T0)));
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits()).no_cascade();
+    let slot: u16 = cluster.nodes()[0].send(cmd("CLUSTER").arg("KEYSLOT").arg("u")).await;
+    let old = cluster.node_of(slot);
+    let new = (old + 1) % cluster.nodes().len();
+    let mut ids = Vec::new();
+    for node in cluster.nodes() {
+        let id: String = node.send(cmd("CLUSTER").arg("MYID")).await;
+        ids.push(id);
+    }
+    let set = |state: &'static str, id: &str| {
+        cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).take()
+    };
+    cluster.nodes()[new].send::<()>(&set("IMPORTING", &ids[old])).await;
+    cluster.nodes()[old].send::<()>(&set("MIGRATING", &ids[new])).await;
+    for left in [9_000, 8_000] {
+        let permit = ask().await.unwrap();
+        assert_eq!(permit.remaining()[0].available.get(), left);
+    }
+    let keys: i64 = cluster.nodes()[new].send(&cmd("DBSIZE")).await;
+    assert_eq!(keys, 1);
+}
+
+/// The client of a cluster must not send a call again by itself: the call may have been done, and the
+/// script would not know of the first attempt.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_call_whose_connection_broke_counts_as_in_doubt() {
+    let cluster = RedisCluster::start().await;
+    let limiter = on(RedisStore::cluster(cluster.urls()).unwrap(), &TestClock::at(at(T0)));
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits()).no_cascade();
+    ask().await.unwrap();
+    // The script waits, because it may write.
+    for node in cluster.nodes() {
+        node.send::<()>(cmd("CLIENT").arg("PAUSE").arg(400).arg("WRITE")).await;
+    }
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for node in cluster.nodes() {
+            node.send::<i64>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
+        }
+    };
+    let (permit, ()) = tokio::join!(ask().into_future(), kill);
+    let cost = permit.unwrap().cost();
+    assert!(cost.attempts > 1, "{cost:?}");
 }

@@ -128,3 +128,47 @@ async fn a_cluster_leases_of_a_child_and_of_its_parent() {
         assert_eq!(consumed, [30, 3_000, 60, 6_000]);
     }
 }
+
+/// An attempt that was answered with `BUSY` did nothing. So a lease that is refused after it is not in
+/// doubt, and what it would have returned is still held.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_lease_that_was_refused_after_busy_is_not_in_doubt() {
+    let server = RedisServer::start().await;
+    let (limiter, clock) = leased(RedisStore::new(server.url()).unwrap(), Accounting::AtLease);
+    let other = builder(RedisStore::new(server.url()).unwrap(), &clock).build();
+    let mut admitted = 0;
+    for _ in 0..100 {
+        ask(&limiter).await.unwrap();
+        admitted += 1;
+        clock.advance(Duration::from_millis(1));
+    }
+    server.send::<()>(cmd("CONFIG").arg("SET").arg("lua-time-limit").arg(10)).await;
+    let url = server.url();
+    let endless = tokio::spawn(async move {
+        let client = redis::Client::open(url).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut endless = cmd("EVAL");
+        let endless = endless.arg("while true do end").arg(0);
+        endless.query_async::<()>(&mut connection).await.unwrap_err()
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let too_much = limiter.acquire("u", "r").consume("l", 9_950);
+    let too_much = too_much.limits([Limit::quota("l", 10_000)]).no_cascade();
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        server.send::<()>(cmd("SCRIPT").arg("KILL")).await;
+    };
+    let (refused, ()) = tokio::join!(too_much.into_future(), kill);
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, AcquireError::LimitExceeded(_)), "{refused:?}");
+    endless.await.unwrap();
+    // The bucket forgets the id of the lease.
+    for _ in 0..4 {
+        ask(&other).await.unwrap();
+        admitted += 1;
+    }
+    let report = limiter.shutdown(DEADLINE).await;
+    assert!(report.unsettled.is_empty(), "{report:?}");
+    assert_eq!(stand(&server).await, (10_000 - admitted, admitted));
+}

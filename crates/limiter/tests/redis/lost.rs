@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::cmd;
 use sluicegate::redis::RedisStore;
+use sluicegate::settings::BreakerConfig;
 use sluicegate::{AdjustError, Limit, Limiter, OnUnavailable, TestClock};
 use sluicegate_testkit::{Cut, RedisServer, Wire};
 
@@ -148,4 +149,43 @@ async fn refunds_that_are_not_answered_are_an_outage() {
     assert_eq!(limiter.counters().outages.get(), 1);
     let error = last.release().await.unwrap_err();
     assert!(matches!(error, AdjustError::Unavailable(_)), "it was not sent: {error:?}");
+}
+
+/// The server, or something between, closes connections that nobody uses. That is noticed before the
+/// next call, which would be in doubt otherwise.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_refund_after_a_pause_is_made() {
+    let server = RedisServer::start().await;
+    let limiter = on(RedisStore::new(server.url()).unwrap(), &TestClock::at(at(T0)));
+    let acquire = || limiter.acquire("u", "r").consume("l", 10).limits(limits()).into_future();
+    let permit = acquire().await.unwrap();
+    for _ in 0..4 {
+        acquire().await.unwrap();
+    }
+    server.send::<i64>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    permit.release().await.unwrap();
+    assert_eq!(field::<i64>(&server, KEY, "tokens:l").await, 60_000);
+}
+
+/// The server refuses connections: no byte of a refund was sent, so it can be made later.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_refund_that_no_server_took_can_be_repeated() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::new(server.url()).unwrap();
+    let limiter = Limiter::builder(store)
+        .deadline(Duration::from_millis(300))
+        .on_unavailable(OnUnavailable::Deny)
+        .breaker(BreakerConfig::never())
+        .build();
+    let acquire = || limiter.acquire("u", "r").consume("l", 10).limits(limits()).into_future();
+    let permits = [acquire().await.unwrap(), acquire().await.unwrap(), acquire().await.unwrap()];
+    drop(server);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for permit in permits {
+        let error = permit.release().await.unwrap_err();
+        assert!(error.may_be_repeated(), "{error:?}");
+    }
 }
