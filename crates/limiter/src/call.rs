@@ -98,10 +98,14 @@ impl<'a> CallContext<'a> {
         can_pause
     }
 
+    /// True if the newest answer of the table was that it cannot do the call now.
+    pub(crate) const fn is_held_up(&self) -> bool {
+        matches!(self.table_error, Some(TableError::Throttled(_) | TableError::Conflict))
+    }
+
     /// Pauses if a repetition can help; false if it cannot, or there is no time left for one.
     pub(crate) async fn wait_out(&mut self, table_error: TableError) -> bool {
-        let was_held_up =
-            matches!(self.table_error, Some(TableError::Throttled(_) | TableError::Conflict));
+        let was_held_up = self.is_held_up();
         match table_error {
             // The deadline ended this table call, but the table had answered before, with a
             // conflict or throttling. That is no outage, so the earlier error stays.

@@ -127,6 +127,28 @@ impl RedisServer {
         self.try_send(command).await.unwrap()
     }
 
+    /// Awaits a future while the server runs a script without end, and answers others with `BUSY`.
+    ///
+    /// # Panics
+    /// If the server does not come to that, or does not end the script.
+    pub async fn while_busy<T>(&self, future: impl Future<Output = T>) -> T {
+        self.send::<()>(cmd("CONFIG").arg("SET").arg("lua-time-limit").arg(1)).await;
+        let url = self.url();
+        let endless = tokio::spawn(async move {
+            let mut connection =
+                Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
+            let mut script = cmd("EVAL");
+            script.arg("while true do end").arg(0).query_async::<()>(&mut connection).await
+        });
+        while self.try_send::<i64>(&cmd("DBSIZE")).await.is_ok() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        let output = future.await;
+        self.send::<()>(cmd("SCRIPT").arg("KILL")).await;
+        endless.await.unwrap().unwrap_err();
+        output
+    }
+
     async fn try_send<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         let mut connection = Client::open(self.url())?.get_multiplexed_async_connection().await?;
         command.query_async(&mut connection).await

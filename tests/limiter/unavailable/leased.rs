@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::settings::StoreSettings;
+use sluicegate::settings::{BreakerConfig, StoreSettings};
 use sluicegate::types::{Amounts, Millitokens};
 use sluicegate::{
     AcquireError, AdjustError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter,
@@ -254,6 +254,32 @@ async fn a_read_or_a_lease_that_is_answered_ends_the_outage() {
         for permit in [one, other] {
             assert!(permit.unwrap().degraded().is_none(), "{mode:?}");
         }
+    }
+}
+
+/// The store answers renewals all the time. So two calls that fail, minutes apart, are no outage.
+#[tokio::test(start_paused = true)]
+async fn answers_to_renewals_tell_that_the_store_is_there() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 100 }] {
+        let table = Scripted::default();
+        let clock = Simulated { start: Instant::now(), off_ms: 0 };
+        let settings = LeaseSettings { mode, ..LeaseSettings::default() };
+        let store = CompositeStore::with_table(table.clone());
+        let breaker = BreakerConfig { failures: 2, ..BreakerConfig::default() };
+        let limiter = Limiter::builder(store).clock(clock).leasing(settings).breaker(breaker);
+        let limiter = limiter.on_unavailable(OnUnavailable::Deny).build();
+        limiter.warm_up().await.unwrap();
+        for round in 0..3 {
+            for _ in 0..2_000 {
+                ask!(limiter, "u").await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(table.calls() > 0);
+            table.always(Act::Hang);
+            is_unavailable(ask!(limiter, format!("cold-{round}")).await);
+            table.always(Act::Answer);
+        }
+        assert_eq!(limiter.counters().outages.get(), 0, "{mode:?}");
     }
 }
 

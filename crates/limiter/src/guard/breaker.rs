@@ -119,7 +119,7 @@ impl CircuitBreaker {
     }
 
     /// Notes an answer: earlier failures no longer count.
-    fn forgive(&self) {
+    pub(super) fn forgive(&self) {
         self.failures.store(0, Ordering::Release);
         self.failing_since_ms.store(u64::MAX, Ordering::Release);
     }

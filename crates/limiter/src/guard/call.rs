@@ -158,6 +158,7 @@ impl Guard {
             }
             return;
         };
+        self.health.note_lease_answers(self.store.answered_lease_calls());
         if pass.note_failure(self.clock.now()) {
             self.counters().outages.increment();
             metered::breaker(true);

@@ -26,6 +26,8 @@ pub(crate) struct StoreHealth {
     pub(super) breaker: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
+    /// The answers to calls of leasing when the last call failed.
+    lease_answers: AtomicU64,
     /// True while the store is probed because a caller left.
     pub(super) is_probing_after_unfinished_call: AtomicBool,
     pub(super) recovery: RecoverySlot,
@@ -54,10 +56,19 @@ impl StoreHealth {
         Self {
             breaker,
             is_connected,
+            lease_answers: AtomicU64::new(0),
             is_probing_after_unfinished_call,
             recovery,
             is_limiter_dropped,
             local,
+        }
+    }
+
+    /// Takes in how many calls of leasing the store has answered so far. Those of the background
+    /// task pass no breaker. If there are some since the last failure, that one counts no more.
+    pub(super) fn note_lease_answers(&self, answers: u64) {
+        if self.lease_answers.swap(answers, Ordering::AcqRel) != answers {
+            self.breaker.forgive();
         }
     }
 

@@ -357,9 +357,7 @@ impl Leaser {
         if !matches!(result, Err(AcquireError::Unavailable(_))) {
             unfinished.last_reply_at = Some(Instant::now());
             turn.bucket.atomic.count_reply();
-            if !need.is_empty() {
-                self.answers.fetch_add(1, Ordering::Relaxed);
-            }
+            self.answers.fetch_add(1, Ordering::Relaxed);
         }
         unfinished.waiters.serve(&turn.bucket.atomic, self.wait_time(Instant::now()));
         result

@@ -11,6 +11,7 @@
 //! them: if they waited for tokens that accrue meanwhile, more and more would wait.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sluicegate_core::{Amounts, EpochMillis, WritePath};
@@ -57,6 +58,8 @@ struct WaitingRequest<'a> {
     request: &'a Request,
     clock: &'a dyn Clock,
     ticket: u64,
+    /// See [`CallWaiter::held_up`].
+    held_up: Arc<AtomicU32>,
     receiver: oneshot::Receiver<CallResult>,
     /// True once its caller has a result.
     has_ended: bool,
@@ -78,14 +81,15 @@ impl RedisStore {
             request,
             clock,
             ticket,
+            held_up: Arc::default(),
             receiver,
             has_ended: false,
         };
         let now = Instant::now();
         let deadline = now + clamped_time(request.deadline);
-        let amounts = request.amounts.clone();
-        let is_first =
-            self.shared_calls.enter(shape, CallWaiter { ticket, amounts, deadline, sender });
+        let (amounts, held_up) = (request.amounts.clone(), waiting.held_up.clone());
+        let waiter = CallWaiter { ticket, amounts, deadline, held_up, sender };
+        let is_first = self.shared_calls.enter(shape, waiter);
         if is_first {
             tokio::spawn(self.driver(shape, clock, true).drive());
         } else {
@@ -141,7 +145,11 @@ impl WaitingRequest<'_> {
                 let ended = "the runtime that sent the call ended: try again";
                 result.unwrap_or_else(|_| Err(AcquireError::Unavailable(ended.into())))
             }
-            Err(elapsed) => Err(AcquireError::Unavailable(elapsed.into())),
+            // The other members of its call have more time. If the server answers, this is no outage.
+            Err(elapsed) => Err(match self.held_up.load(Ordering::Relaxed) {
+                0 => AcquireError::Unavailable(elapsed.into()),
+                attempts => AcquireError::Contended { attempts },
+            }),
         }
     }
 }
@@ -185,6 +193,8 @@ impl CallDriver {
             let mut context = CallContext::new(&*self.clock, Duration::ZERO);
             context.ends_at = deadline;
             let reply = store.repeat(&mut context, &ACQUIRE, targets, |context, in_doubt| {
+                let held_up = if context.is_held_up() { context.cost.attempts } else { 0 };
+                members.iter().for_each(|member| member.held_up.store(held_up, Ordering::Relaxed));
                 let sent = store.sent(context.clock, in_doubt);
                 store.take_or_correct_call(targets, &sum, &context.id, sent)
             });

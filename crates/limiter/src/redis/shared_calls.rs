@@ -8,7 +8,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sluicegate_core::{Amounts, LimitName};
@@ -57,6 +57,9 @@ pub(super) struct CallWaiter {
     pub(super) ticket: u64,
     pub(super) amounts: Amounts,
     pub(super) deadline: Instant,
+    /// The attempts of its call so far, if the server answered the last one that it cannot make the
+    /// call now; otherwise 0.
+    pub(super) held_up: Arc<AtomicU32>,
     pub(super) sender: oneshot::Sender<CallResult>,
 }
 

@@ -492,3 +492,25 @@ async fn tokens_that_come_back_after_a_stop_earn_no_refill_twice() {
     let refused = ask(&other, 2).await;
     assert!(matches!(refused, Err(AcquireError::LimitExceeded(_))), "{refused:?}");
 }
+
+/// A call lasts until the last of its members has no more time. The server answers all the while, so
+/// it is no outage for the first one either.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_busy_server_is_no_outage_for_any_member_of_a_call() {
+    let server = RedisServer::start().await;
+    let limiter = on(RedisStore::new(server.url()).unwrap(), &TestClock::at(at(T0)));
+    let ask = |deadline_ms| {
+        let request = limiter.acquire("u", "r").consume("l", 1).limits([Limit::quota("l", 10)]);
+        request.no_cascade().deadline(Duration::from_millis(deadline_ms)).into_future()
+    };
+    ask(1_000).await.unwrap();
+    let asked = async {
+        let (long, short) = tokio::join!(ask(900), ask(300));
+        for result in [long, short] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, AcquireError::Contended { attempts: 2.. }), "{error:?}");
+        }
+    };
+    server.while_busy(asked).await;
+}
