@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 pub use futures_util::future::BoxFuture;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, LimitName, RequestId, Resource,
-    Rules,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, LimitName, RequestId,
+    Resource, Rules,
 };
 
 use crate::clock::Clock;
@@ -99,6 +99,14 @@ pub trait Store: Any + Send + Sync {
     /// meanwhile.
     fn answered_lease_calls(&self) -> u64 {
         0
+    }
+
+    /// The time by which this store refills, as far as the process knows it; `clock` is the
+    /// limiter's. They differ if a server's clock counts ([`TimeSource::Server`]).
+    ///
+    /// [`TimeSource::Server`]: crate::redis::TimeSource::Server
+    fn now(&self, clock: &dyn Clock) -> EpochMillis {
+        clock.now()
     }
 
     /// The store behind this one, if there is one.

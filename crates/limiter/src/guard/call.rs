@@ -187,7 +187,7 @@ impl Guard {
                 if let Some(known) = self.store.known_by_leasing(request) {
                     self.health.local().note_known(request, &known);
                 }
-                let now = self.clock.now();
+                let now = self.store.now(&self.clock);
                 let parts = self.health.local().take(request, now, self.counters())?;
                 // The recovery task debits these tokens later. If the store was not asked,
                 // `begin_call` has started the task. If the task ended before this debit was added,

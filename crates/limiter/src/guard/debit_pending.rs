@@ -6,7 +6,6 @@ use futures_util::future::{FutureExt as _, join_all};
 
 use super::guarded::Guard;
 use super::pending_debits::{PendingDebit, PendingDebits};
-use crate::clock::Clock as _;
 use crate::error::AdjustError;
 use crate::store::Correction;
 
@@ -55,7 +54,7 @@ impl Guard {
         }
         match result {
             Ok(adjusted) if adjusted.dropped.is_empty() => {
-                let now = self.clock.now();
+                let now = self.store.now(&self.clock);
                 self.health.local().note_debited(bucket, id, &pending.amounts, now);
                 self.counters().outage_debits.increment();
             }

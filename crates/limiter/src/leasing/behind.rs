@@ -18,7 +18,6 @@ use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::settings::LeaseMode;
 use super::times::Times;
 use crate::call::new_id;
-use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::guard::MaybeOutage as _;
@@ -249,7 +248,8 @@ impl BucketWrite<'_> {
         let until_ms = times.until_ms(&asked_at, asked_at.new_until_ms());
         // The deadline is shortened before tokens that end earlier are put into the pools.
         bucket.atomic.end_by(until_ms.saturating_sub(COARSE_MS));
-        let (configuration, now) = (&ledger.configuration, self.leaser.clock.now());
+        let configuration = &ledger.configuration;
+        let now = self.leaser.store.now(&self.leaser.clock);
         let limits = evaluate(&self.id, image, Amounts::EMPTY, configuration, now);
         for index in 0..ledger.limit_ledgers.len() {
             let limit = &bucket.layout.limits[index];

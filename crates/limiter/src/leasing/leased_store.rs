@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{Amounts, Configuration, LimitName, Millitokens, Wait, evaluate};
+use sluicegate_core::{
+    Amounts, Configuration, EpochMillis, LimitName, Millitokens, Wait, evaluate,
+};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{DEMAND_MAX, TakeResult};
@@ -119,7 +121,7 @@ impl Leased {
 
     /// The status of the limits of a bucket, from the known image.
     fn evaluate(&self, part: &LeasedPart) -> Vec<LimitStatus> {
-        let (grant, now) = (&part.grant, self.leaser.clock.now());
+        let (grant, now) = (&part.grant, self.leaser.store.now(&self.leaser.clock));
         let image = grant.image.as_deref();
         let mut limits = evaluate(&grant.bucket, image, &grant.amounts, &grant.configuration, now);
         limits.retain(|status| grant.amounts.contains_key(&status.limit));
@@ -165,7 +167,7 @@ impl Leased {
         if limit.available >= limit.asked {
             limit.wait = Wait::None;
         } else if own != 0 {
-            let now = self.leaser.clock.now();
+            let now = self.leaser.store.now(&self.leaser.clock);
             limit.wait = limit.rule.wait_for(limit.asked, limit.available, now, now);
         }
     }
@@ -378,6 +380,10 @@ impl Store for Leased {
 
     fn known_by_leasing(&self, request: &Request) -> Option<Vec<BucketGrant>> {
         Some(self.known_parts(request)?.into_iter().map(|part| part.grant).collect())
+    }
+
+    fn now(&self, clock: &dyn Clock) -> EpochMillis {
+        self.leaser.store.now(clock)
     }
 
     fn answered_lease_calls(&self) -> u64 {

@@ -233,6 +233,8 @@ impl CallDriver {
 
     /// Grants all members. Gives back the shares of those that have left.
     fn grant(&self, members: Vec<CallWaiter>, images: &[Image], path: WritePath, attempts: u32) {
+        let image = images.first().and_then(Option::as_deref);
+        self.store.note_time(&*self.clock, image.map(|image| image.refilled_at));
         #[cfg(feature = "leasing")]
         for (target, image) in self.shape.targets.iter().zip(images) {
             self.store.learn_if_known(&target.bucket, image.as_ref());

@@ -99,10 +99,12 @@ impl LeaseCalls for RedisStore {
     fn read_or_refuse<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
-        _clock: &'a dyn Clock,
+        clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let image = self.bucket(lease.bucket, lease.deadline).await?.map(Arc::new);
+            let (image, at_server) = self.read(lease.bucket, lease.deadline).await?;
+            let image = image.map(Arc::new);
+            self.note_time(clock, Some(at_server));
             self.learn(lease.bucket, image.as_ref());
             Ok((image, 0.0))
         }
@@ -190,6 +192,7 @@ impl RedisStore {
         let (error, effect) = match result {
             Ok(LeaseReply::Granted { leased, image, path }) => {
                 self.learn(lease.bucket, image.as_ref());
+                self.note_time(clock, image.as_ref().map(|image| image.refilled_at));
                 return Ok(LeaseOutcome {
                     id,
                     leased,

@@ -114,16 +114,17 @@ mod targets;
 mod value;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 #[cfg(feature = "leasing")]
 use quick_cache::sync::Cache;
 use redis::{IntoConnectionInfo, RedisError};
-use sluicegate_core::EntityId;
 use sluicegate_core::keys::LimitsScope;
 #[cfg(feature = "leasing")]
 use sluicegate_core::{BucketId, CompositeBucket};
+use sluicegate_core::{EntityId, EpochMillis};
 
 use self::configured::Configured;
 use self::connection::Connection;
@@ -147,6 +148,9 @@ pub struct RedisStore {
     keys: Keys,
     configured: Arc<Configured>,
     time: TimeSource,
+    /// With [`TimeSource::Server`], how far the server's clock was ahead of the limiter's at the
+    /// last answer, in milliseconds. The way of the answer makes it a little less.
+    server_ahead_ms: Arc<AtomicI64>,
     counters: Arc<Counters>,
     shared_calls: Arc<SharedCalls>,
     /// Buckets as the newest answer of a lease or a correction showed them.
@@ -162,6 +166,10 @@ pub enum TimeSource {
     #[default]
     Caller,
     /// The server's clock, for producers with clocks that differ. Waiting still uses the limiter's.
+    /// Decisions without a call (leasing in write-behind mode, [`OnUnavailable::Local`]) add the
+    /// difference that the last answer showed.
+    ///
+    /// [`OnUnavailable::Local`]: crate::OnUnavailable::Local
     Server,
 }
 
@@ -191,6 +199,7 @@ impl RedisStore {
             keys: Keys::default(),
             configured: Arc::default(),
             time: TimeSource::Caller,
+            server_ahead_ms: Arc::default(),
             counters: Arc::default(),
             shared_calls: Arc::default(),
             #[cfg(feature = "leasing")]
@@ -206,6 +215,7 @@ impl RedisStore {
             keys: self.keys.clone(),
             configured: self.configured.clone(),
             time: self.time,
+            server_ahead_ms: self.server_ahead_ms.clone(),
             counters: self.counters.clone(),
             shared_calls: self.shared_calls.clone(),
             #[cfg(feature = "leasing")]
@@ -260,6 +270,11 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
+    fn now(&self, clock: &dyn Clock) -> EpochMillis {
+        let ahead_ms = self.server_ahead_ms.load(Ordering::Relaxed);
+        EpochMillis::new(clock.now().get().saturating_add(ahead_ms)).unwrap_or(EpochMillis::MAX)
+    }
+
     fn acquire<'a>(
         &'a self,
         request: &'a Request,

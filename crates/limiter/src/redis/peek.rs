@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_core::{BucketId, CompositeBucket};
+use sluicegate_core::{BucketId, CompositeBucket, EpochMillis};
 
 use super::RedisStore;
 use super::range::check_amounts;
@@ -27,6 +27,15 @@ impl RedisStore {
         bucket: &BucketId,
         deadline: Duration,
     ) -> Result<Option<CompositeBucket>, AcquireError> {
+        Ok(self.read(bucket, deadline).await?.0)
+    }
+
+    /// A bucket, and the time of the answer.
+    pub(super) async fn read(
+        &self,
+        bucket: &BucketId,
+        deadline: Duration,
+    ) -> Result<(Option<CompositeBucket>, EpochMillis), AcquireError> {
         let targets = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
         let mut context = CallContext::new(&SystemClock, deadline);
         let reply =
@@ -34,8 +43,8 @@ impl RedisStore {
         let mut reply = reply.await.map_err(|failure| failure.error)?;
         let mut read = || {
             reply.status()?;
-            reply.header()?;
-            reply.bucket(bucket)
+            let now = reply.header()?.now;
+            Ok((reply.bucket(bucket)?, now))
         };
         read().map_err(|table_error| context.fail_with(table_error))
     }

@@ -1,8 +1,9 @@
 //! Resolves the buckets of a request and starts the script call on them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use sluicegate_core::{BucketId, EntityId};
+use sluicegate_core::{BucketId, EntityId, EpochMillis};
 
 use super::script::Call;
 use super::script_bucket::{ScriptBucket, SentAt};
@@ -52,6 +53,16 @@ impl RedisStore {
         match self.time {
             TimeSource::Caller => clock.now().get(),
             TimeSource::Server => -1,
+        }
+    }
+
+    /// Learns the server's time from an answer that just came.
+    pub(super) fn note_time(&self, clock: &dyn Clock, at_server: Option<EpochMillis>) {
+        if self.time == TimeSource::Server
+            && let Some(at_server) = at_server
+        {
+            let ahead_ms = at_server.get() - clock.now().get();
+            self.server_ahead_ms.store(ahead_ms, Ordering::Relaxed);
         }
     }
 }

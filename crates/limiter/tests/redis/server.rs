@@ -7,7 +7,8 @@ use sluicegate::error::{InvalidRequest, SetupError};
 use sluicegate::redis::{RedisStore, TimeSource};
 use sluicegate::settings::BreakerConfig;
 use sluicegate::{
-    AcquireError, AdjustError, Clock as _, Limit, Limiter, OnUnavailable, SystemClock, TestClock,
+    AcquireError, AdjustError, Clock as _, LeaseMode, LeaseSettings, Limit, Limiter, OnUnavailable,
+    SystemClock, TestClock,
 };
 use sluicegate_testkit::RedisServer;
 
@@ -220,4 +221,42 @@ async fn a_process_without_its_server_knows_whose_parent_was_asked() {
     let AcquireError::LimitExceeded(refused) = ask(1).await.unwrap_err() else { panic!() };
     let short: Vec<_> = refused.violations().map(|limit| limit.entity.as_str()).collect();
     assert_eq!(short, ["parent"]);
+}
+
+/// The clock of this process is ten minutes ahead of the server's, by which the bucket is refilled. What
+/// the process decides without a call must not count those ten minutes as refill.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn without_a_call_the_time_is_the_servers_too() {
+    let ahead = at(SystemClock.now().get() + 600_000);
+    let limits = || [Limit::per_minute("rpm", 60).burst(100)];
+    let ask = async |limiter: &Limiter, entity: &str, tokens| {
+        let request = limiter.acquire(entity, "r").consume("rpm", tokens).limits(limits());
+        request.no_cascade().await.map(drop)
+    };
+    let server = RedisServer::start().await;
+    let store = || RedisStore::new(server.url()).unwrap().time(TimeSource::Server);
+    let clock = TestClock::at(ahead);
+    let mode = LeaseMode::WriteBehind { threshold: 20 };
+    let leased = builder(store(), &clock).leasing(LeaseSettings { mode, ..Default::default() });
+    let leased = leased.build();
+    let mut admitted = 0;
+    for _ in 0..400 {
+        admitted += u32::from(ask(&leased, "leased", 1).await.is_ok());
+    }
+    assert!((100..=125).contains(&admitted), "{admitted}");
+
+    let local = Limiter::builder(store())
+        .clock(clock)
+        .deadline(Duration::from_millis(100))
+        .on_unavailable(OnUnavailable::Local)
+        .build();
+    ask(&local, "local", 90).await.unwrap();
+    drop(leased);
+    drop(server);
+    let mut admitted = 0;
+    for _ in 0..50 {
+        admitted += u32::from(ask(&local, "local", 1).await.is_ok());
+    }
+    assert!((10..=12).contains(&admitted), "{admitted}");
 }
