@@ -1,6 +1,7 @@
 //! The connection: one to a server, shared by many calls, or one to a cluster.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig};
@@ -11,6 +12,7 @@ use redis::{
     ErrorKind, ServerErrorKind, cluster::ClusterClient, cluster_async::ClusterConnection,
     cluster_routing::SingleNodeRoutingInfo,
 };
+use tokio::runtime::{self, Handle};
 
 use super::error::is_read_only;
 use crate::lock::lock;
@@ -32,10 +34,37 @@ pub(super) enum Connection {
     Cluster(Box<ClusterClient>, Mutex<Option<Made<ClusterConnection>>>),
 }
 
-/// A connection, and the time at which it was made.
+/// A connection, with the time at which it was made, the runtime that drives it, and the number of
+/// its answers.
 pub(super) struct Made<C> {
     connection: C,
     at: Instant,
+    runtime: Option<runtime::Id>,
+    answers: Arc<AtomicU64>,
+}
+
+/// A call in flight. It may be given up before its connection has answered any call. If another
+/// runtime drives the connection, perhaps nobody runs that runtime any more. Then the next call
+/// makes another connection.
+struct InFlight<'a, C> {
+    made: &'a Mutex<Option<Made<C>>>,
+    is_driven_elsewhere: bool,
+    answers: Arc<AtomicU64>,
+    before: u64,
+}
+
+impl<C> InFlight<'_, C> {
+    fn end(self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<C> Drop for InFlight<'_, C> {
+    fn drop(&mut self) {
+        if self.is_driven_elsewhere && self.answers.load(Ordering::Relaxed) == self.before {
+            forget(self.made);
+        }
+    }
 }
 
 impl Connection {
@@ -75,8 +104,9 @@ impl Connection {
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
         let answer = match self {
             Self::Server(client, made) => {
-                let mut server = connected(made, || manager(client))?;
+                let (mut server, in_flight) = connected(made, || manager(client))?;
                 let answer = server.req_packed_command(command).await;
+                in_flight.end();
                 if is_over(&answer) {
                     forget(made);
                 }
@@ -86,8 +116,9 @@ impl Connection {
             Self::Cluster(client, made) => {
                 let pending =
                     || Ok(client.get_pending_async_connection_with_config(Default::default()));
-                let mut cluster = connected(made, pending)?;
+                let (mut cluster, in_flight) = connected(made, pending)?;
                 let mut answer = cluster.req_packed_command(command).await;
+                in_flight.end();
                 if let Err(error) = &answer
                     && let Some(node) = asked_node(error)
                 {
@@ -126,13 +157,19 @@ fn asked_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
 fn connected<C: Clone>(
     made: &Mutex<Option<Made<C>>>,
     make: impl FnOnce() -> Result<C, RedisError>,
-) -> Result<C, RedisError> {
-    let mut made = lock(made);
-    if let Some(made) = made.as_ref() {
-        return Ok(made.connection.clone());
-    }
-    let new = Made { connection: make()?, at: Instant::now() };
-    Ok(made.insert(new).connection.clone())
+) -> Result<(C, InFlight<'_, C>), RedisError> {
+    let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
+    let mut slot = lock(made);
+    let Made { connection, runtime: driver, answers, .. } = match &mut *slot {
+        Some(known) => known,
+        none => {
+            let (connection, at, answers) = (make()?, Instant::now(), Arc::default());
+            none.insert(Made { connection, at, runtime, answers })
+        }
+    };
+    let (is_driven_elsewhere, before) = (*driver != runtime, answers.load(Ordering::Relaxed));
+    let in_flight = InFlight { made, is_driven_elsewhere, answers: answers.clone(), before };
+    Ok((connection.clone(), in_flight))
 }
 
 fn manager(client: &Client) -> Result<ConnectionManager, RedisError> {
@@ -183,8 +220,7 @@ impl std::fmt::Debug for Connection {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;

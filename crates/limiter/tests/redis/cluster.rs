@@ -113,7 +113,7 @@ async fn a_call_whose_connection_broke_counts_as_in_doubt() {
     ask().await.unwrap();
     // The script waits, because it may write.
     for node in cluster.nodes() {
-        node.send::<()>(cmd("CLIENT").arg("PAUSE").arg(400).arg("WRITE")).await;
+        node.send::<()>(cmd("CLIENT").arg("PAUSE").arg(1_500).arg("WRITE")).await;
     }
     let kill = async {
         tokio::time::sleep(Duration::from_millis(100)).await;

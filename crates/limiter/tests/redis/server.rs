@@ -260,3 +260,28 @@ async fn without_a_call_the_time_is_the_servers_too() {
     }
     assert!((10..=12).contains(&admitted), "{admitted}");
 }
+
+/// The connection of a limiter lives in the runtime of its first call. If nobody runs that runtime any
+/// more, calls from another one must not wait for it for ever.
+#[test]
+#[ignore = "needs Redis: cargo xtask test"]
+fn a_connection_in_a_runtime_that_nobody_runs_is_replaced() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (parked, other) = (runtime(), runtime());
+    let server = parked.block_on(RedisServer::start());
+    let limiter = Limiter::builder(RedisStore::new(server.url()).unwrap())
+        .deadline(Duration::from_millis(300))
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).into_future();
+    parked.block_on(ask()).unwrap();
+    let answered = other.block_on(async {
+        for n in 0..20 {
+            if ask().await.is_ok() {
+                return Some(n);
+            }
+        }
+        None
+    });
+    assert!(answered.is_some_and(|failed| failed <= 2), "{answered:?}");
+}
