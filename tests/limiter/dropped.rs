@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use sluicegate::{Limit, Limiter, TestClock};
+use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, TestClock};
 
+use crate::scripted::{Act, Scripted};
 use crate::support::{Engine, T0, at, bucket, limiter, name, on_every_store};
 
 const FULL: i64 = 1_000_000;
@@ -115,4 +116,28 @@ async fn tokens_come_back_to_one_thread() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_come_back_to_several_threads() {
     on_every_store!(tokens_of_dropped_callers_come_back);
+}
+
+/// A client asks again and again for a limit that is spent. It must not keep the tokens of another
+/// limit that were taken for a caller that left.
+#[tokio::test]
+async fn tokens_of_a_dropped_caller_come_back_although_all_others_are_refused() {
+    let table = Scripted::default();
+    let clock = TestClock::at(at(T0));
+    let limiter = Limiter::builder(CompositeStore::with_table(table.clone())).clock(clock).build();
+    let ask = |limit, tokens| {
+        let limits = ["spent", "other"].map(|limit| Limit::quota(limit, 1_000));
+        limiter.acquire("u", "r").consume(limit, tokens).limits(limits).no_cascade()
+    };
+    ask("spent", 1_000).await.unwrap();
+    table.on_writes([Act::Slow(Duration::from_millis(50))]);
+    let left = tokio::time::timeout(Duration::from_millis(10), ask("other", 500)).await;
+    assert!(left.is_err());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for _ in 0..2 {
+        let refused = ask("spent", 1).await.unwrap_err();
+        assert!(matches!(refused, AcquireError::LimitExceeded(_)), "{refused:?}");
+    }
+    let other = table.memory.stored_now(&bucket("u", "r")).unwrap().limits[&name("other")];
+    assert_eq!((other.tokens.get(), other.consumed.get()), (1_000_000, 0));
 }

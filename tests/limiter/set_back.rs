@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::leased::room::Flaky;
 use crate::leased::{Counted, SECOND, ample, leased};
-use crate::support::{Memory, T0, at, limiter_on};
+use crate::support::{Memory, T0, at, bucket, limiter_on};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -131,5 +131,37 @@ async fn stored_limits_are_asked_for_again() {
         set(50).await;
         assert_eq!(burst().await, 50);
         engine.stop().await;
+    }
+}
+
+/// An item is again what it was before: its table was restored, or an older copy of another region
+/// won. The process follows it, although its refill time has gone back.
+#[tokio::test]
+async fn an_item_that_goes_back_is_followed() {
+    for cascade in [false, true] {
+        let (table, clock) = (Memory::default(), TestClock::at(at(T0)));
+        let limiter = limiter_on(table.clone(), &clock);
+        let ask = || {
+            let request = limiter.acquire("u", "r").consume("rpm", 10);
+            let request = request.limits([Limit::per_minute("rpm", 60)]);
+            if cascade {
+                request.parent_limits([Limit::per_minute("rpm", 60)]).cascade_to("team")
+            } else {
+                request.no_cascade()
+            }
+        };
+        ask().await.unwrap();
+        let buckets = ["u", "team"].map(|entity| bucket(entity, "r"));
+        let before = buckets.each_ref().map(|bucket| table.stored_now(bucket));
+        clock.advance(Duration::from_secs(1));
+        ask().await.unwrap();
+        for (bucket, image) in buckets.iter().zip(before) {
+            image.iter().for_each(|image| table.put(bucket, image));
+        }
+        clock.advance(Duration::from_secs(3_600));
+        for most in [3, 2, 2] {
+            let cost = ask().await.unwrap().cost();
+            assert!(cost.attempts <= most, "cascade {cascade}: {cost:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::debit::add;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
-use crate::{Amounts, LimitName, Millitokens, RequestId};
+use crate::{Amounts, EpochMillis, LimitName, Millitokens, RequestId};
 
 /// The balance stays within the range of [`Millitokens`]. The condition also requires that the
 /// limit exists: an ADD to a missing limit would leave a partial bucket that no path can use.
@@ -33,9 +33,30 @@ pub(crate) fn add_only(
         changes: ids().map(Change::Remember).collect(),
         conditions: ids().map(Condition::Unseen).collect(),
     };
+    if amounts.is_empty() {
+        // An item that does not exist remembers nothing either: the write would make one of ids
+        // alone, which is no bucket.
+        plan.conditions.push(Condition::RefilledSince(EpochMillis::MIN));
+    }
     for (limit, amount) in amounts {
         plan.conditions.push(stays_in_range(limit, *amount));
         plan.changes.push(add(limit, 0, *amount, counted.of(limit)));
     }
     plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{milli, name};
+
+    /// Of a missing item, only `Unseen` holds: it has no attribute that could have a value.
+    #[test]
+    fn no_correction_makes_an_item_of_ids_alone() {
+        for amounts in [Amounts::new(), Amounts::from([(name("l"), milli(-1))])] {
+            let plan = add_only((&amounts, &amounts), &RequestId::from_bits(1), &[]);
+            let holds_for_none = |condition: &_| matches!(condition, Condition::Unseen(_));
+            assert!(!plan.conditions.iter().all(holds_for_none), "{plan:?}");
+        }
+    }
 }

@@ -70,6 +70,10 @@ impl KnownImage {
 pub(super) struct QueueBucket {
     pub(super) id: BucketId,
     pub(super) known: Option<KnownImage>,
+    /// The last image that came from another lane while no call was in flight. It is learned once:
+    /// the answers that this lane got since are newer, whatever the refill times say. An item may
+    /// go back: its table was restored, or an older copy of another region won.
+    pub(super) learned: Option<KnownImage>,
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write: the limits that the refused request named, and the time of the
     /// write.
@@ -94,6 +98,7 @@ impl QueueBucket {
         Self {
             id,
             known: None,
+            learned: None,
             contention,
             reconfigured: None,
             reconfiguring: None,

@@ -6,7 +6,7 @@ use super::bucket::QueueBucket;
 use super::draft::{BucketDraft, Draft};
 use super::member::Member;
 use super::place::{Placement, item_follows};
-use super::request::{Action, Purpose, Write};
+use super::request::{Action, Outcome, Purpose, Write};
 use super::settings::BUCKETS_MAX;
 use super::state::{Flight, SharedWrite, Upkeep, WriteQueue};
 use crate::{EpochMillis, RefillHint, RequestId, WritePlan};
@@ -72,6 +72,7 @@ impl<W> WriteQueue<W> {
         let mut members = Vec::new();
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
+        let mut refused = Vec::new();
         for mut member in std::mem::take(&mut self.waiting) {
             // After an outrun fewer requests share a write: a write that needs the whole balance
             // loses to any other that takes part of it.
@@ -87,6 +88,10 @@ impl<W> WriteQueue<W> {
                     members.push(member);
                     continue;
                 }
+                Placement::Resolved(outcome @ Outcome::Refused(_)) => {
+                    refused.push((member, outcome));
+                    continue;
+                }
                 Placement::Resolved(outcome) => {
                     self.resolve(member, outcome);
                     continue;
@@ -100,6 +105,20 @@ impl<W> WriteQueue<W> {
                 Placement::Upkeep(..) => {}
             }
             self.waiting.push(member);
+        }
+        // Tokens of callers that left go back by a write that some caller sends. If all callers are
+        // refused, their refusals wait for that write, once. Otherwise a client that is refused
+        // again and again would keep the tokens of another limit from everybody.
+        let is_left = |member: &Member<W>| member.waiter.is_none();
+        let only_gives_back = !members.is_empty() && upkeep.is_none() && !wants_read;
+        let needs_sender = only_gives_back && members.iter().chain(&self.waiting).all(is_left);
+        for (mut member, outcome) in refused {
+            if needs_sender && !member.has_waited_for_refund {
+                member.has_waited_for_refund = true;
+                self.waiting.push(member);
+            } else {
+                self.resolve(member, outcome);
+            }
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
         // Members without a caller give back tokens for callers that left. A write of these alone

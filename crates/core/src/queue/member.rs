@@ -24,6 +24,8 @@ pub(super) struct Member<W> {
     /// it needs.
     pub(super) passed_over_at: Option<EpochMillis>,
     pub(super) attempts: u32,
+    /// True if its refusal has waited for a write that only gives back tokens.
+    pub(super) has_waited_for_refund: bool,
     /// For each bucket: true if the queue may still bring the item to the request's limits before
     /// it refuses the request. It does so once.
     pub(super) may_reconfigure: [bool; BUCKETS_MAX],
@@ -45,6 +47,7 @@ impl<W> Member<W> {
             was_outrun: false,
             passed_over_at: None,
             attempts: 0,
+            has_waited_for_refund: false,
             may_reconfigure: [true; BUCKETS_MAX],
             is_forced: false,
             leased: Amounts::new(),
