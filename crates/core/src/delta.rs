@@ -120,8 +120,8 @@ pub enum RecordError {
 ///
 /// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
 /// timestamp. A write that claims no refill ([`WritePath::Unclaimed`], [`WritePath::AddOnly`])
-/// does not change the timestamp, so the timestamp may be older than the write. After such a write,
-/// the record's time is the later of the refill timestamp and the record's creation time, or the
+/// does not change the timestamp, so the timestamp may be older than the write. If the timestamp did
+/// not change, the record's time is the later of the refill timestamp and the record's creation time, or the
 /// one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed

@@ -99,17 +99,17 @@ impl<'a> CallContext<'a> {
     }
 
     /// True if the newest answer of the table was that it cannot do the call now.
-    pub(crate) const fn is_held_up(&self) -> bool {
+    pub(crate) const fn was_busy(&self) -> bool {
         matches!(self.table_error, Some(TableError::Throttled(_) | TableError::Conflict))
     }
 
     /// Pauses if a repetition can help; false if it cannot, or there is no time left for one.
     pub(crate) async fn wait_out(&mut self, table_error: TableError) -> bool {
-        let was_held_up = self.is_held_up();
+        let was_busy = self.was_busy();
         match table_error {
             // The deadline ended this table call, but the table had answered before, with a
             // conflict or throttling. That is no outage, so the earlier error stays.
-            TableError::Unconfirmed(source) if was_held_up && source.is::<Elapsed>() => {}
+            TableError::Unconfirmed(source) if was_busy && source.is::<Elapsed>() => {}
             table_error => self.table_error = Some(table_error),
         }
         !matches!(self.table_error, Some(TableError::Setup(_))) && self.pause().await
@@ -169,7 +169,7 @@ impl Effect {
 }
 
 /// Awaits a future until this deadline. If the timer is late, the process had no processor time: an
-/// answer may have come unread, so the future gets [`UNREAD_TIME`] more.
+/// answer may have have arrived unread, so the future gets [`UNREAD_TIME`] more.
 pub(crate) async fn in_time<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     let mut future = std::pin::pin!(future);
     match timeout_at(deadline, future.as_mut()).await {

@@ -215,7 +215,8 @@ pub struct Correction<'a> {
     /// The mark of a correction that is made once; `None`: the id alone keeps it from being made
     /// twice.
     pub mark: Option<&'a Mark>,
-    /// True if an earlier attempt under this id may have been made. Only the store can tell.
+    /// True if an earlier attempt under this id may have been made. Then leasing does not correct
+    /// held tokens: only the store behind it can tell whether that attempt was made.
     pub is_repeated: bool,
     /// The most time that the whole call may take.
     pub deadline: Duration,

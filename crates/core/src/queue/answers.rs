@@ -246,7 +246,7 @@ impl<W> WriteQueue<W> {
         }
         let (purpose, started_at) = (Purpose::ReturnForLeaver, EpochMillis::MIN);
         let request =
-            QueuedRequest { id, purpose, demands, started_at, may_follow_newer_limits: false };
+            QueuedRequest { id, purpose, demands, started_at, may_send_back_for_limits: false };
         self.waiting.insert(0, Member::new(request, None));
     }
 

@@ -70,10 +70,11 @@ impl KnownImage {
 pub(super) struct QueueBucket {
     pub(super) id: BucketId,
     pub(super) known: Option<KnownImage>,
-    /// The last image that came from another lane while no call was in flight. It is learned once:
-    /// the answers that this lane got since are newer, whatever the refill times say. An item may
-    /// go back: its table was restored, or an older copy of another region won.
-    pub(super) learned: Option<KnownImage>,
+    /// The last image that was adopted from another lane while no call was in flight. The same
+    /// image is not adopted again: this lane's answers since then are newer, even if their refill
+    /// time is older. An item gets an older refill time when its table is restored, or when an
+    /// older copy of another region wins.
+    pub(super) adopted: Option<KnownImage>,
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write: the limits that the refused request named, and the time of the
     /// write.
@@ -98,7 +99,7 @@ impl QueueBucket {
         Self {
             id,
             known: None,
-            learned: None,
+            adopted: None,
             contention,
             reconfigured: None,
             reconfiguring: None,

@@ -106,12 +106,13 @@ impl<W> WriteQueue<W> {
             }
             self.waiting.push(member);
         }
-        // Tokens of callers that left go back by a write that some caller sends. If all callers are
-        // refused, their refusals wait for that write, once. Otherwise a client that is refused
-        // again and again would keep the tokens of another limit from everybody.
-        let is_left = |member: &Member<W>| member.waiter.is_none();
+        // A write that gives back tokens of callers that left needs a waiting caller to send it. If
+        // every caller is refused now, no caller would be left, and a client that is refused again
+        // and again would keep those tokens from everybody. So the refusals wait for the write,
+        // once.
+        let caller_left = |member: &Member<W>| member.waiter.is_none();
         let only_gives_back = !members.is_empty() && upkeep.is_none() && !wants_read;
-        let needs_sender = only_gives_back && members.iter().chain(&self.waiting).all(is_left);
+        let needs_sender = only_gives_back && members.iter().chain(&self.waiting).all(caller_left);
         for (mut member, outcome) in refused {
             if needs_sender && !member.has_waited_for_refund {
                 member.has_waited_for_refund = true;

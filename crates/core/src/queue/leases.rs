@@ -25,7 +25,7 @@ impl<W> WriteQueue<W> {
         let (bucket, demand) = (&self.buckets[0], &member.request.demands[0]);
         let (configuration, id) = (demand.configuration.as_ref(), &member.request.id);
         let image = bucket.image();
-        if member.request.may_follow_newer_limits
+        if member.request.may_send_back_for_limits
             && image.is_some_and(|image| configuration.is_behind(image))
         {
             return Placement::Resolved(Outcome::OutdatedLimits(0));

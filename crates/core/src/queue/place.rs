@@ -46,7 +46,7 @@ impl<W> WriteQueue<W> {
             let configuration = wanted.configuration.as_ref();
             let image = bucket.image();
             let is_behind = image.is_some_and(|image| configuration.is_behind(image));
-            if member.request.may_follow_newer_limits && is_behind {
+            if member.request.may_send_back_for_limits && is_behind {
                 return Placement::Resolved(Outcome::OutdatedLimits(index));
             }
             let drafted = &draft.buckets[index];

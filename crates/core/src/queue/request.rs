@@ -20,8 +20,10 @@ pub struct QueuedRequest {
     pub demands: Vec<BucketDemand>,
     /// The start of the call.
     pub started_at: EpochMillis,
-    /// True if the caller can read the stored limits once more.
-    pub may_follow_newer_limits: bool,
+    /// True if the queue may send the request back ([`Outcome::OutdatedLimits`]), because the item
+    /// follows newer stored limits: the caller then reads them and enters again. If false, the
+    /// queue decides by the older limits.
+    pub may_send_back_for_limits: bool,
 }
 
 /// The purpose of a request.

@@ -130,14 +130,14 @@ impl<W> WriteQueue<W> {
     }
 
     /// Replaces the known image of a bucket by one that another lane got, unless that one is the
-    /// same or certainly older, or was learned before.
+    /// same or certainly older, or was adopted before.
     pub fn learn_unless_older(&mut self, bucket: usize, known: &KnownImage) {
         let is_idle = self.flight.is_none();
         let of = &mut self.buckets[bucket];
-        let was_learned = of.learned.as_ref().is_some_and(|learned| known.is_same(learned));
+        let was_adopted = of.adopted.as_ref().is_some_and(|adopted| known.is_same(adopted));
         let is_newer = |old: &KnownImage| !known.is_same(old) && !known.is_older_than(old);
-        if !was_learned && of.known.as_ref().is_none_or(is_newer) {
-            of.learned = is_idle.then(|| known.clone());
+        if !was_adopted && of.known.as_ref().is_none_or(is_newer) {
+            of.adopted = is_idle.then(|| known.clone());
             of.known = Some(known.clone());
             of.restart_quiet_time_if_claimed(known.as_of);
             self.members().for_each(|member| member.has_image_since_entry[bucket] = false);

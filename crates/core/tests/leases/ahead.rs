@@ -36,8 +36,8 @@ impl Ahead {
         let configuration = Arc::new(model.configuration);
         let demands = vec![BucketDemand { amounts: terms.least(), configuration }];
         let (id, purpose) = (RequestId::from_bits(1), Purpose::Lease(Arc::new(terms)));
-        let (started_at, may_follow_newer_limits) = (at(T0), false);
-        let lease = QueuedRequest { id, purpose, demands, started_at, may_follow_newer_limits };
+        let (started_at, may_send_back_for_limits) = (at(T0), false);
+        let lease = QueuedRequest { id, purpose, demands, started_at, may_send_back_for_limits };
         let mut queue = WriteQueue::new([bucket_id()], settings);
         let known = Some(Arc::new(image.clone()));
         queue.learn_unless_older(

@@ -188,8 +188,13 @@ impl Process {
             None => (order.id.clone(), Purpose::Lease(Arc::new(terms))),
             Some(_) => (order.id.clone(), Purpose::Correct),
         };
-        let entering =
-            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false };
+        let entering = QueuedRequest {
+            id,
+            purpose,
+            demands,
+            started_at: now,
+            may_send_back_for_limits: false,
+        };
         self.queue.enter(entering, (), now);
         self.advance(order, image, now);
     }

@@ -125,7 +125,7 @@ pub(crate) fn request(
         purpose,
         demands: vec![demand],
         started_at: now,
-        may_follow_newer_limits: false,
+        may_send_back_for_limits: false,
     }
 }
 

@@ -100,8 +100,13 @@ impl System {
         let (id, amounts) = (request.id.clone(), request.amounts.clone());
         let configuration = scenario.configurations[process.configuration].clone();
         let demands = vec![BucketDemand { amounts, configuration }];
-        let entering =
-            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false };
+        let entering = QueuedRequest {
+            id,
+            purpose,
+            demands,
+            started_at: now,
+            may_send_back_for_limits: false,
+        };
         process.queue.enter(entering, caller, now);
         if request.purpose == Purpose::Forced {
             process.queue.force(&request.id);

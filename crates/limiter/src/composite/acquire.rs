@@ -45,7 +45,7 @@ impl<T: Table> CompositeStore<T> {
         context: &mut CallContext<'_>,
     ) -> Result<Done, (AcquireError, Effect)> {
         let is_acquire = *purpose == Purpose::Acquire;
-        let mut may_follow_newer_limits = *purpose != Purpose::Correct;
+        let mut may_send_back_for_limits = *purpose != Purpose::Correct;
         let mut may_read_limits_again = true;
         loop {
             let demand = |target: &BucketRequest| BucketDemand {
@@ -58,7 +58,7 @@ impl<T: Table> CompositeStore<T> {
                 purpose: purpose.clone(),
                 demands: targets.iter().map(demand).collect(),
                 started_at,
-                may_follow_newer_limits,
+                may_send_back_for_limits,
             };
             let resolved = lane.submit(self, &request, context).await?;
             let Resolved { outcome, table_error, .. } = resolved;
@@ -67,7 +67,7 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Refused(limits) => Some((false, AcquireError::refused(limits.concat()))),
                 Outcome::OutdatedLimits(_) => {
-                    may_follow_newer_limits = false;
+                    may_send_back_for_limits = false;
                     self.follow_newer_limits(targets, context).await;
                     None
                 }

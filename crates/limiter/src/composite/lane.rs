@@ -59,8 +59,8 @@ pub(super) struct LaneState {
     pub(super) table_error: Option<Arc<TableError>>,
     /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,
-    /// The time that the next answer may take; then the leader asks again, because all callers of
-    /// the lane wait for its one call. It is twice as long as the last answer took, and doubles
+    /// The time that the next answer may take. After it, the leader asks again, because all callers
+    /// of the lane wait for its one call. It is twice as long as the last answer took, and doubles
     /// after each silence.
     pub(super) answer_time: Duration,
     /// The number of the table's answers.

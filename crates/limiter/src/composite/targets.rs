@@ -194,7 +194,7 @@ impl<T: Table> CompositeStore<T> {
     ///
     /// The newer limits come from the directory if another request has learned them meanwhile, or
     /// else from a strongly consistent read. The levels just read may still look older than those
-    /// that the item follows. Then somebody deleted a level by hand or restored the table. A later
+    /// that the item follows: somebody deleted a level by hand or restored the table. A later
     /// write brings such an item to the limits that were read ([`StoredRules::outranks`]).
     pub(super) async fn follow_newer_limits(
         &self,

@@ -103,8 +103,13 @@ impl BucketHistory {
         let configuration = Arc::new(self.configuration.clone());
         let demands = vec![BucketDemand { amounts: amounts.clone(), configuration }];
         let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);
-        let request =
-            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false };
+        let request = QueuedRequest {
+            id,
+            purpose,
+            demands,
+            started_at: now,
+            may_send_back_for_limits: false,
+        };
         queue.enter(request, (), now);
         queue
     }

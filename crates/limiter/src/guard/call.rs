@@ -80,8 +80,8 @@ impl Guard {
                 self.decide_without_store(request, cause, || source)
             }
             // The store answers, but tokens may have been taken (`composite/deadline_error.rs`).
-            // For the caller of the limiter, `Contended` means just that, so it is unwrapped. The
-            // other errors do not mean it: they stay inside `Unavailable`.
+            // To the caller of the limiter, `Contended` says that tokens may have been taken, so it
+            // is unwrapped. The other errors do not say so: they stay inside `Unavailable`.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

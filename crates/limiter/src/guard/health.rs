@@ -26,7 +26,7 @@ pub(crate) struct StoreHealth {
     pub(super) breaker: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
-    /// The answers to calls of leasing when the last call failed.
+    /// The number of leasing's calls that were answered when the last call failed.
     lease_answers: AtomicU64,
     /// True while the store is probed because a caller left.
     pub(super) is_probing_after_unfinished_call: AtomicBool,
@@ -64,8 +64,9 @@ impl StoreHealth {
         }
     }
 
-    /// Takes in how many calls of leasing the store has answered so far. Those of the background
-    /// task pass no breaker. If there are some since the last failure, that one counts no more.
+    /// Takes in the number of leasing's calls that the store has answered so far. The breaker does
+    /// not see the calls of leasing's background task. If the store answered any of them since the
+    /// last failure, the earlier failures no longer count.
     pub(super) fn note_lease_answers(&self, answers: u64) {
         if self.lease_answers.swap(answers, Ordering::AcqRel) != answers {
             self.breaker.forgive();

@@ -58,8 +58,8 @@ struct WaitingRequest<'a> {
     request: &'a Request,
     clock: &'a dyn Clock,
     ticket: u64,
-    /// See [`CallWaiter::held_up`].
-    held_up: Arc<AtomicU32>,
+    /// See [`CallWaiter::attempts_while_busy`].
+    attempts_while_busy: Arc<AtomicU32>,
     receiver: oneshot::Receiver<CallResult>,
     /// True once its caller has a result.
     has_ended: bool,
@@ -81,14 +81,15 @@ impl RedisStore {
             request,
             clock,
             ticket,
-            held_up: Arc::default(),
+            attempts_while_busy: Arc::default(),
             receiver,
             has_ended: false,
         };
         let now = Instant::now();
         let deadline = now + clamped_time(request.deadline);
-        let (amounts, held_up) = (request.amounts.clone(), waiting.held_up.clone());
-        let waiter = CallWaiter { ticket, amounts, deadline, held_up, sender };
+        let (amounts, attempts_while_busy) =
+            (request.amounts.clone(), waiting.attempts_while_busy.clone());
+        let waiter = CallWaiter { ticket, amounts, deadline, attempts_while_busy, sender };
         let is_first = self.shared_calls.enter(shape, waiter);
         if is_first {
             tokio::spawn(self.driver(shape, clock, true).drive());
@@ -146,7 +147,7 @@ impl WaitingRequest<'_> {
                 result.unwrap_or_else(|_| Err(AcquireError::Unavailable(ended.into())))
             }
             // The other members of its call have more time. If the server answers, this is no outage.
-            Err(elapsed) => Err(match self.held_up.load(Ordering::Relaxed) {
+            Err(elapsed) => Err(match self.attempts_while_busy.load(Ordering::Relaxed) {
                 0 => AcquireError::Unavailable(elapsed.into()),
                 attempts => AcquireError::Contended { attempts },
             }),
@@ -193,8 +194,11 @@ impl CallDriver {
             let mut context = CallContext::new(&*self.clock, Duration::ZERO);
             context.ends_at = deadline;
             let reply = store.repeat(&mut context, &ACQUIRE, targets, |context, in_doubt| {
-                let held_up = if context.is_held_up() { context.cost.attempts } else { 0 };
-                members.iter().for_each(|member| member.held_up.store(held_up, Ordering::Relaxed));
+                let attempts_while_busy =
+                    if context.was_busy() { context.cost.attempts } else { 0 };
+                members.iter().for_each(|member| {
+                    member.attempts_while_busy.store(attempts_while_busy, Ordering::Relaxed)
+                });
                 let sent = store.sent(context.clock, in_doubt);
                 store.take_or_correct_call(targets, &sum, &context.id, sent)
             });

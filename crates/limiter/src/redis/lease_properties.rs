@@ -110,7 +110,13 @@ impl ComparedLease<'_> {
         let configuration = Arc::new(configuration.clone());
         let demands = vec![BucketDemand { amounts, configuration }];
         queue.enter(
-            QueuedRequest { id, purpose, demands, started_at: now, may_follow_newer_limits: false },
+            QueuedRequest {
+                id,
+                purpose,
+                demands,
+                started_at: now,
+                may_send_back_for_limits: false,
+            },
             (),
             now,
         );

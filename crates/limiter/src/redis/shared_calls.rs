@@ -59,7 +59,7 @@ pub(super) struct CallWaiter {
     pub(super) deadline: Instant,
     /// The attempts of its call so far, if the server answered the last one that it cannot make the
     /// call now; otherwise 0.
-    pub(super) held_up: Arc<AtomicU32>,
+    pub(super) attempts_while_busy: Arc<AtomicU32>,
     pub(super) sender: oneshot::Sender<CallResult>,
 }
 
