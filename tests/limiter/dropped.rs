@@ -120,7 +120,7 @@ async fn tokens_come_back_to_several_threads() {
 
 /// A client asks again and again for a limit that is spent. It must not keep the tokens of another
 /// limit that were taken for a caller that left.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tokens_of_a_dropped_caller_come_back_although_all_others_are_refused() {
     let table = Scripted::default();
     let clock = TestClock::at(at(T0));

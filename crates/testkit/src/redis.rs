@@ -236,14 +236,39 @@ impl RedisCluster {
             let meet = cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(other.port).take();
             nodes[0].send::<()>(&meet).await;
         }
+        let cluster = Self { nodes };
+        cluster.come_together().await;
+        cluster
+    }
+
+    /// Adds a node that has no slots.
+    ///
+    /// # Panics
+    /// If the others do not take it in.
+    pub async fn add_node(&mut self) {
+        let node = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
+        let meet = cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(node.port).take();
+        self.nodes[0].send::<()>(&meet).await;
+        self.nodes.push(node);
+        self.come_together().await;
+    }
+
+    /// Kills a node.
+    ///
+    /// # Panics
+    /// If it is gone already.
+    pub fn kill(&mut self, node: usize) {
+        self.nodes[node].kill();
+    }
+
+    async fn come_together(&self) {
         let deadline = Instant::now() + ANSWERS_WITHIN;
-        for node in &nodes {
-            while !node.is_complete().await {
+        for node in &self.nodes {
+            while !node.is_complete(self.nodes.len()).await {
                 assert!(Instant::now() < deadline, "the cluster does not come together");
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
-        Self { nodes }
     }
 
     /// The URLs of its nodes.
@@ -266,9 +291,9 @@ impl RedisCluster {
 }
 
 impl RedisServer {
-    async fn is_complete(&self) -> bool {
+    async fn is_complete(&self, nodes: usize) -> bool {
         let info: String = self.send(cmd("CLUSTER").arg("INFO")).await;
-        let nodes = format!("cluster_known_nodes:{NODES}");
+        let nodes = format!("cluster_known_nodes:{nodes}");
         info.contains("cluster_state:ok") && info.contains(&nodes)
     }
 }

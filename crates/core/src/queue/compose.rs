@@ -88,8 +88,8 @@ impl<W> WriteQueue<W> {
                     members.push(member);
                     continue;
                 }
-                Placement::Resolved(outcome @ Outcome::Refused(_)) => {
-                    refused.push((member, outcome));
+                Placement::Resolved(Outcome::Refused(limits)) => {
+                    refused.push((member, limits));
                     continue;
                 }
                 Placement::Resolved(outcome) => {
@@ -113,12 +113,12 @@ impl<W> WriteQueue<W> {
         let caller_left = |member: &Member<W>| member.waiter.is_none();
         let only_gives_back = !members.is_empty() && upkeep.is_none() && !wants_read;
         let needs_sender = only_gives_back && members.iter().chain(&self.waiting).all(caller_left);
-        for (mut member, outcome) in refused {
-            if needs_sender && !member.has_waited_for_refund {
-                member.has_waited_for_refund = true;
+        for (mut member, limits) in refused {
+            if needs_sender && member.refusal.is_none() {
+                member.refusal = Some(limits);
                 self.waiting.push(member);
             } else {
-                self.resolve(member, outcome);
+                self.resolve(member, Outcome::Refused(limits));
             }
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());

@@ -78,8 +78,14 @@ impl<W> WriteQueue<W> {
         }
         let is_in_doubt = self.abandoned.iter().any(|write| write.has(id));
         let waiting = self.waiting.iter().position(is_same);
-        let waiter = waiting.and_then(|at| self.waiting.remove(at).waiter);
-        (if is_in_doubt { StateOnLeave::InDoubt } else { StateOnLeave::Nothing }, waiter)
+        let member = waiting.map(|at| self.waiting.remove(at));
+        let (waiter, refusal) = member.map(|member| (member.waiter, member.refusal)).unzip();
+        let state = match refusal.flatten() {
+            _ if is_in_doubt => StateOnLeave::InDoubt,
+            Some(limits) => StateOnLeave::Refused(limits),
+            None => StateOnLeave::Nothing,
+        };
+        (state, waiter.flatten())
     }
 
     /// The next action. Not to be asked for while an answer is awaited.

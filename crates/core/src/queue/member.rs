@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::request::{Done, Purpose, QueuedRequest};
 use super::settings::{AHEAD_ATTEMPTS_MAX, ATTEMPTS_MAX, BUCKETS_MAX};
-use crate::{Amounts, CompositeBucket, EpochMillis, LimitName, Millitokens, WritePath};
+use crate::{
+    Amounts, CompositeBucket, EpochMillis, LimitName, LimitStatus, Millitokens, WritePath,
+};
 
 /// A request of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,8 +26,8 @@ pub(super) struct Member<W> {
     /// it needs.
     pub(super) passed_over_at: Option<EpochMillis>,
     pub(super) attempts: u32,
-    /// True if its refusal has waited for a write that only gives back tokens.
-    pub(super) has_waited_for_refund: bool,
+    /// Its refusal, if that has waited for a write that only gives back tokens.
+    pub(super) refusal: Option<Vec<Vec<LimitStatus>>>,
     /// For each bucket: true if the queue may still bring the item to the request's limits before
     /// it refuses the request. It does so once.
     pub(super) may_reconfigure: [bool; BUCKETS_MAX],
@@ -47,7 +49,7 @@ impl<W> Member<W> {
             was_outrun: false,
             passed_over_at: None,
             attempts: 0,
-            has_waited_for_refund: false,
+            refusal: None,
             may_reconfigure: [true; BUCKETS_MAX],
             is_forced: false,
             leased: Amounts::new(),

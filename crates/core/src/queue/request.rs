@@ -113,6 +113,8 @@ pub enum StateOnLeave {
     InDoubt,
     /// It took effect already.
     Done(Done),
+    /// It was refused, and only waits for a write that gives back tokens of other callers.
+    Refused(Vec<Vec<LimitStatus>>),
 }
 
 /// The next action.

@@ -129,12 +129,12 @@ impl LeaveOnDrop<'_> {
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
         Lane::drop_unawaited_call(&mut state);
         let cost = waiter.map(|waiter| waiter.cost).unwrap_or_default();
-        match on_leave {
-            StateOnLeave::Done(done) => {
-                Ok(Resolved { outcome: Outcome::Done(done), cost, table_error: None })
-            }
-            on_leave => Err((on_leave == StateOnLeave::InDoubt, cost)),
-        }
+        let outcome = match on_leave {
+            StateOnLeave::Done(done) => Outcome::Done(done),
+            StateOnLeave::Refused(limits) => Outcome::Refused(limits),
+            on_leave => return Err((on_leave == StateOnLeave::InDoubt, cost)),
+        };
+        Ok(Resolved { outcome, cost, table_error: None })
     }
 }
 

@@ -75,6 +75,7 @@ impl BucketWrite<'_> {
             let lease = self.request(&configuration, amounts);
             let read = self.leaser.store.read_or_refuse(&lease, &self.leaser.clock).await;
             let (balance, read_units) = read?;
+            self.leaser.note_answer();
             self.spent.read_units += read_units;
             if self.serve_from(balance, asked_at).await? || self.need.is_empty() {
                 return Ok(());
@@ -132,6 +133,7 @@ impl BucketWrite<'_> {
         let ledger = &mut *self.turn.ledger();
         match result {
             Ok(corrected) => {
+                leaser.note_answer();
                 leaser.note_duration(start.elapsed());
                 ledger.unfinished().commit = None;
                 self.spent.attempts += corrected.attempts;

@@ -357,10 +357,17 @@ impl Leaser {
         if !matches!(result, Err(AcquireError::Unavailable(_))) {
             unfinished.last_reply_at = Some(Instant::now());
             turn.bucket.atomic.count_reply();
-            self.answers.fetch_add(1, Ordering::Relaxed);
+            if !need.is_empty() {
+                self.note_answer();
+            }
         }
         unfinished.waiters.serve(&turn.bucket.atomic, self.wait_time(Instant::now()));
         result
+    }
+
+    /// Counts an answer of the store.
+    pub(super) fn note_answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn note_duration(&self, elapsed: Duration) {

@@ -98,6 +98,7 @@ impl BucketWrite<'_> {
         let times = leaser.times();
         match result {
             Ok(outcome) => {
+                leaser.note_answer();
                 if !is_repeated {
                     leaser.note_duration(start.elapsed());
                 }

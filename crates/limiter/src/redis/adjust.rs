@@ -87,7 +87,6 @@ impl RedisStore {
                 ));
             }
         }
-        self.note_time(clock, image.as_ref().map(|image| image.refilled_at));
         let adjusted = Adjusted { dropped, already_made, ..Adjusted::default() };
         let image = image.map(Arc::new);
         #[cfg(feature = "leasing")]

@@ -149,7 +149,8 @@ impl WaitingRequest<'_> {
             // The other members of its call have more time. If the server answers, this is no outage.
             Err(elapsed) => Err(match self.attempts_while_busy.load(Ordering::Relaxed) {
                 0 => AcquireError::Unavailable(elapsed.into()),
-                attempts => AcquireError::Contended { attempts },
+                // An attempt may be in flight.
+                attempts => AcquireError::Unavailable(AcquireError::Contended { attempts }.into()),
             }),
         }
     }
@@ -237,8 +238,6 @@ impl CallDriver {
 
     /// Grants all members. Gives back the shares of those that have left.
     fn grant(&self, members: Vec<CallWaiter>, images: &[Image], path: WritePath, attempts: u32) {
-        let image = images.first().and_then(Option::as_deref);
-        self.store.note_time(&*self.clock, image.map(|image| image.refilled_at));
         #[cfg(feature = "leasing")]
         for (target, image) in self.shape.targets.iter().zip(images) {
             self.store.learn_if_known(&target.bucket, image.as_ref());
@@ -283,6 +282,7 @@ impl CallDriver {
         all.extend(behind.into_iter().map(|(member, _)| member));
         all.sort_unstable_by_key(|member| member.ticket);
         all.retain(|member| !member.sender.is_closed());
+        all.iter().for_each(|member| member.attempts_while_busy.store(0, Ordering::Relaxed));
         // The server answers, so this is no outage.
         end_late(&mut all, || AcquireError::Contended { attempts });
         let (mut sum, mut first, mut behind) = (Amounts::new(), Vec::new(), Vec::new());

@@ -1,16 +1,18 @@
 //! The connection: one to a server, shared by many calls, or one to a cluster.
 
+#[cfg(feature = "redis-cluster")]
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
-use redis::{Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, Value};
+use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError, Value};
 #[cfg(feature = "redis-cluster")]
 use redis::{
-    ErrorKind, ServerErrorKind, cluster::ClusterClient, cluster_async::ClusterConnection,
-    cluster_routing::SingleNodeRoutingInfo,
+    ConnectionAddr, ErrorKind, ServerErrorKind, cluster::ClusterClient,
+    cluster_async::ClusterConnection,
 };
 use tokio::runtime::{self, Handle};
 
@@ -23,6 +25,12 @@ const REPLACED_AFTER: Duration = Duration::from_millis(250);
 /// silently, the system might otherwise wait without end.
 #[cfg(target_os = "linux")]
 const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// With RESP3 a client notices that a server closed an idle connection. With RESP2 the next call
+/// would find out: it would fail, and be in doubt.
+const PROTOCOL: ProtocolVersion = ProtocolVersion::RESP3;
+/// The most redirects that a call follows.
+#[cfg(feature = "redis-cluster")]
+const REDIRECTS_MAX: u32 = 4;
 /// The most calls that wait for the task that writes to the connection.
 const QUEUE: usize = 1_024;
 
@@ -31,7 +39,7 @@ const QUEUE: usize = 1_024;
 pub(super) enum Connection {
     Server(Client, Mutex<Option<Made<ConnectionManager>>>),
     #[cfg(feature = "redis-cluster")]
-    Cluster(Box<ClusterClient>, Mutex<Option<Made<ClusterConnection>>>),
+    Cluster(Box<ClusterClient>, Mutex<Option<Made<ClusterConnection>>>, Redirects),
 }
 
 /// A connection, with the time at which it was made, the runtime that drives it, and the number of
@@ -54,15 +62,26 @@ struct InFlight<'a, C> {
 }
 
 impl<C> InFlight<'_, C> {
-    fn end(self) {
+    fn note_answer(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<C> InFlight<'_, C> {
+    /// Forgets the connection of this call, so that the next call makes another one.
+    fn forget_connection(&self) {
+        let mut made = lock(self.made);
+        let is_due = |made: &mut Made<C>| {
+            Arc::ptr_eq(&made.answers, &self.answers) && made.at.elapsed() >= REPLACED_AFTER
+        };
+        made.take_if(is_due);
     }
 }
 
 impl<C> Drop for InFlight<'_, C> {
     fn drop(&mut self) {
         if self.is_driven_elsewhere && self.answers.load(Ordering::Relaxed) == self.before {
-            forget(self.made);
+            self.forget_connection();
         }
     }
 }
@@ -70,27 +89,24 @@ impl<C> Drop for InFlight<'_, C> {
 impl Connection {
     /// A connection that the first call makes.
     pub(super) fn lazy(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
-        let info = url.into_connection_info()?;
-        let settings = without_delay(info.tcp_settings().clone());
-        // With RESP3 the manager notices that the server closed an idle connection. With RESP2 the
-        // next call would find out: it would fail, and be in doubt.
-        let protocol = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_tcp_settings(settings).set_redis_settings(protocol);
-        let client = Client::open(info)?;
-        Ok(Self::Server(client, Mutex::default()))
+        Ok(Self::Server(client(url.into_connection_info()?)?, Mutex::default()))
     }
 
     #[cfg(feature = "redis-cluster")]
     pub(super) fn lazy_cluster<T: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = T>,
     ) -> Result<Self, RedisError> {
+        let nodes: Vec<_> =
+            nodes.into_iter().map(T::into_connection_info).collect::<Result<_, _>>()?;
+        let redirects = Redirects { like: nodes.first().cloned(), nodes: Mutex::default() };
         let client = ClusterClient::builder(nodes)
             // It would also repeat a call whose connection broke, although that call may have been
             // done. `repeat` repeats calls, and counts those in doubt.
             .retries(0)
+            .use_protocol(PROTOCOL)
             .tcp_settings(without_delay(TcpSettings::default()))
             .build()?;
-        Ok(Self::Cluster(Box::new(client), Mutex::default()))
+        Ok(Self::Cluster(Box::new(client), Mutex::default(), redirects))
     }
 
     pub(super) const fn is_cluster(&self) -> bool {
@@ -105,52 +121,112 @@ impl Connection {
         let answer = match self {
             Self::Server(client, made) => {
                 let (mut server, in_flight) = connected(made, || manager(client))?;
-                let answer = server.req_packed_command(command).await;
-                in_flight.end();
-                if is_over(&answer) {
-                    forget(made);
-                }
-                answer
+                in_flight.judge(server.req_packed_command(command).await)
             }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(client, made) => {
+            Self::Cluster(client, made, redirects) => {
                 let pending =
                     || Ok(client.get_pending_async_connection_with_config(Default::default()));
                 let (mut cluster, in_flight) = connected(made, pending)?;
-                let mut answer = cluster.req_packed_command(command).await;
-                in_flight.end();
-                if let Err(error) = &answer
-                    && let Some(node) = asked_node(error)
-                {
-                    let mut asking = redis::pipe();
-                    asking.cmd("ASKING").add_command(command.clone());
-                    let answers = cluster.route_pipeline(asking, 1, 1, node).await;
-                    answer = answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil));
-                }
+                let answer = cluster.req_packed_command(command).await;
+                in_flight.note_answer();
                 // It connects to the nodes again by itself, but not once its runtime has ended.
                 let is_over = |error: &RedisError| {
                     error.is_connection_dropped() && !error.is_connection_refusal()
                 };
                 if answer.as_ref().is_err_and(is_over) {
-                    forget(made);
+                    in_flight.forget_connection();
                 }
-                answer
+                redirects.follow(answer, command).await
             }
         };
-        match answer? {
-            Value::ServerError(error) => Err(error.into()),
-            value => Ok(value),
-        }
+        plain(answer)
     }
 }
 
-/// The node that must be asked instead, while a slot moves to it.
+/// The error of a server as an error.
+fn plain(answer: Result<Value, RedisError>) -> Result<Value, RedisError> {
+    match answer? {
+        Value::ServerError(error) => Err(error.into()),
+        value => Ok(value),
+    }
+}
+
+/// The nodes that other nodes named: the client of the cluster follows no redirect, because it
+/// repeats nothing. A call that is redirected was not done.
 #[cfg(feature = "redis-cluster")]
-fn asked_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
-    let is_ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
-    let (address, _slot) = error.redirect_node().filter(|_| is_ask)?;
-    let (host, port) = address.rsplit_once(':')?;
-    Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
+pub(super) struct Redirects {
+    /// All nodes are connected to like this one, but for the address.
+    like: Option<ConnectionInfo>,
+    nodes: Mutex<HashMap<String, Arc<Node>>>,
+}
+
+#[cfg(feature = "redis-cluster")]
+struct Node {
+    client: Client,
+    made: Mutex<Option<Made<ConnectionManager>>>,
+}
+
+#[cfg(feature = "redis-cluster")]
+impl Redirects {
+    /// Sends a redirected call to the node that the answer names.
+    async fn follow(
+        &self,
+        mut answer: Result<Value, RedisError>,
+        command: &Cmd,
+    ) -> Result<Value, RedisError> {
+        for _ in 0..REDIRECTS_MAX {
+            let Err(error) = &answer else { break };
+            let Some(node) = self.node(error)? else { break };
+            let (mut connection, in_flight) = connected(&node.made, || manager(&node.client))?;
+            let moved = if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
+                let mut asking = redis::pipe();
+                asking.cmd("ASKING").add_command(command.clone());
+                let answers = connection.req_packed_commands(&asking, 1, 1).await;
+                answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+            } else {
+                connection.req_packed_command(command).await
+            };
+            answer = plain(in_flight.judge(moved));
+        }
+        answer
+    }
+
+    /// The node that the error of another one names.
+    fn node(&self, error: &RedisError) -> Result<Option<Arc<Node>>, RedisError> {
+        let (Some((address, _slot)), Some(like)) = (error.redirect_node(), &self.like) else {
+            return Ok(None);
+        };
+        let mut nodes = lock(&self.nodes);
+        if let Some(node) = nodes.get(address) {
+            return Ok(Some(node.clone()));
+        }
+        let Some(info) = at_address(like, address) else { return Ok(None) };
+        let node = Arc::new(Node { client: client(info)?, made: Mutex::default() });
+        nodes.insert(address.to_owned(), node.clone());
+        Ok(Some(node))
+    }
+}
+
+/// The same with another host and port. `None`: the address is not one, or names no host.
+#[cfg(feature = "redis-cluster")]
+fn at_address(like: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> {
+    let (new_host, new_port) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
+    let (new_host, new_port) = (new_host.to_owned(), new_port.parse().ok()?);
+    let mut addr = like.addr().clone();
+    match &mut addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            (*host, *port) = (new_host, new_port);
+        }
+        _ => return None,
+    }
+    Some(like.clone().set_addr(addr))
+}
+
+fn client(info: ConnectionInfo) -> Result<Client, RedisError> {
+    let settings = without_delay(info.tcp_settings().clone());
+    let redis = info.redis_settings().clone().set_protocol(PROTOCOL);
+    Client::open(info.set_tcp_settings(settings).set_redis_settings(redis))
 }
 
 /// The connection. The first call makes it.
@@ -183,6 +259,17 @@ fn manager(client: &Client) -> Result<ConnectionManager, RedisError> {
     ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
+impl InFlight<'_, ConnectionManager> {
+    /// Takes in the answer to the call.
+    fn judge(self, answer: Result<Value, RedisError>) -> Result<Value, RedisError> {
+        self.note_answer();
+        if is_over(&answer) {
+            self.forget_connection();
+        }
+        answer
+    }
+}
+
 /// True if no later call on the connection can be answered otherwise. The manager connects again only
 /// after an error of the network.
 fn is_over(answer: &Result<Value, RedisError>) -> bool {
@@ -193,14 +280,6 @@ fn is_over(answer: &Result<Value, RedisError>) -> bool {
         // the address now.
         Ok(Value::ServerError(error)) => is_read_only(error.clone().into()),
         Ok(_) => false,
-    }
-}
-
-/// Forgets the connection, so that the next call makes another one.
-fn forget<C>(made: &Mutex<Option<Made<C>>>) {
-    let mut made = lock(made);
-    if made.as_ref().is_some_and(|made| made.at.elapsed() >= REPLACED_AFTER) {
-        *made = None;
     }
 }
 

@@ -94,12 +94,17 @@ pub(super) fn odd(answer: BoxError) -> TableError {
 
 /// True if a call that ended with this error may have been done nevertheless.
 pub(super) fn leaves_in_doubt(table_error: &TableError) -> bool {
-    let TableError::Unconfirmed(source) = table_error else { return false };
-    let was_not_sent = |error: &RedisError| {
-        error.is_connection_refusal() || error.kind() == ErrorKind::ClusterConnectionNotFound
-    };
     // A script that answers with an error has written nothing.
-    !source.is::<StoreFailure>() && !source.downcast_ref().is_some_and(was_not_sent)
+    matches!(table_error, TableError::Unconfirmed(source) if !source.is::<StoreFailure>())
+        && !was_not_sent(table_error)
+}
+
+/// True if a call that ended with this error did not leave the process.
+pub(super) fn was_not_sent(table_error: &TableError) -> bool {
+    let TableError::Unconfirmed(source) = table_error else { return false };
+    source.downcast_ref().is_some_and(|error: &RedisError| {
+        error.is_connection_refusal() || error.kind() == ErrorKind::ClusterConnectionNotFound
+    })
 }
 
 #[cfg(test)]

@@ -102,9 +102,7 @@ impl LeaseCalls for RedisStore {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let (image, at_server) = self.read(lease.bucket, lease.deadline).await?;
-            let image = image.map(Arc::new);
-            self.note_time(clock, Some(at_server));
+            let image = self.read(lease.bucket, lease.deadline, clock).await?.map(Arc::new);
             self.learn(lease.bucket, image.as_ref());
             Ok((image, 0.0))
         }
@@ -192,7 +190,6 @@ impl RedisStore {
         let (error, effect) = match result {
             Ok(LeaseReply::Granted { leased, image, path }) => {
                 self.learn(lease.bucket, image.as_ref());
-                self.note_time(clock, image.as_ref().map(|image| image.refilled_at));
                 return Ok(LeaseOutcome {
                     id,
                     leased,

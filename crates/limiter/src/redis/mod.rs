@@ -148,8 +148,9 @@ pub struct RedisStore {
     keys: Keys,
     configured: Arc<Configured>,
     time: TimeSource,
-    /// With [`TimeSource::Server`], how far the server's clock was ahead of the limiter's at the
-    /// last answer, in milliseconds. The way of the answer makes it a little less.
+    /// With [`TimeSource::Server`], the milliseconds by which the server's clock was ahead of the
+    /// limiter's at the last answer. It is too small by the time that the answer travelled. The
+    /// nodes of a cluster share it.
     server_ahead_ms: Arc<AtomicI64>,
     counters: Arc<Counters>,
     shared_calls: Arc<SharedCalls>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_core::{BucketId, CompositeBucket, EpochMillis};
+use sluicegate_core::{BucketId, CompositeBucket};
 
 use super::RedisStore;
 use super::range::check_amounts;
@@ -27,24 +27,24 @@ impl RedisStore {
         bucket: &BucketId,
         deadline: Duration,
     ) -> Result<Option<CompositeBucket>, AcquireError> {
-        Ok(self.read(bucket, deadline).await?.0)
+        self.read(bucket, deadline, &SystemClock).await
     }
 
-    /// A bucket, and the time of the answer.
+    /// A bucket as it is stored, for a limiter with this clock.
     pub(super) async fn read(
         &self,
         bucket: &BucketId,
         deadline: Duration,
-    ) -> Result<(Option<CompositeBucket>, EpochMillis), AcquireError> {
+        clock: &dyn Clock,
+    ) -> Result<Option<CompositeBucket>, AcquireError> {
         let targets = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
-        let mut context = CallContext::new(&SystemClock, deadline);
-        let reply =
-            self.repeat(&mut context, &PEEK, &[], |_, _| self.peek_call(&targets, &SystemClock));
+        let mut context = CallContext::new(clock, deadline);
+        let reply = self.repeat(&mut context, &PEEK, &[], |_, _| self.peek_call(&targets, clock));
         let mut reply = reply.await.map_err(|failure| failure.error)?;
         let mut read = || {
             reply.status()?;
-            let now = reply.header()?.now;
-            Ok((reply.bucket(bucket)?, now))
+            reply.header()?;
+            reply.bucket(bucket)
         };
         read().map_err(|table_error| context.fail_with(table_error))
     }

@@ -2,7 +2,7 @@
 
 use super::RedisStore;
 use super::boundaries::Boundaries;
-use super::error::leaves_in_doubt;
+use super::error::{leaves_in_doubt, was_not_sent};
 use super::reply::{Header, Reply};
 use super::script::{Call, Script};
 use super::script_bucket::ScriptBucket;
@@ -59,10 +59,15 @@ impl RedisStore {
                     boundaries = asked;
                     continue;
                 }
-                (Ok(None), Ok(reply)) => return Ok(reply),
+                (Ok(None), Ok(reply)) => {
+                    self.note_time(context.clock, reply.time());
+                    return Ok(reply);
+                }
                 (Ok(None), Err(table_error)) | (Err(table_error), _) => table_error,
             };
             attempts_in_doubt += u32::from(leaves_in_doubt(&table_error));
+            // Refused connections must not use up the attempts before the time is up.
+            context.cost.attempts -= u32::from(was_not_sent(&table_error));
             let may_go_on = context.wait_out(table_error).await;
             if !may_go_on {
                 let (error, in_doubt) = (context.error_of_last_failure(), attempts_in_doubt > 0);

@@ -25,6 +25,8 @@ pub(super) enum Status {
     Nothing,
 }
 
+const UNKNOWN_LIMIT: i64 = 3;
+const BUCKET_FULL: i64 = 4;
 /// The status of a script that asks for boundaries, as `bucket.lua` numbers it.
 const COUNT_BOUNDARIES: i64 = 7;
 
@@ -58,6 +60,18 @@ impl Reply {
         matches!(self.0.as_slice().first(), Some(Value::Int(COUNT_BOUNDARIES)))
     }
 
+    /// The time of the decision, if the reply tells it: in its header, or as the refill time of a
+    /// bucket that was just written.
+    pub(super) fn time(&self) -> Option<EpochMillis> {
+        match self.0.as_slice() {
+            [Value::BulkString(bucket), ..] => value::refilled_at(bucket),
+            // These have no header.
+            [Value::Int(UNKNOWN_LIMIT | BUCKET_FULL), ..] => None,
+            [Value::Int(_), Value::Int(now), ..] => EpochMillis::new(*now).ok(),
+            _ => None,
+        }
+    }
+
     pub(super) fn status(&mut self) -> Result<Status, TableError> {
         use Status::{
             AlreadyApplied, Ambiguous, BucketFull, Granted, Nothing, Short, UnknownLimit,
@@ -66,8 +80,8 @@ impl Reply {
             0 => Ok(Granted),
             1 => Ok(AlreadyApplied),
             2 => Ok(Short),
-            3 => Ok(UnknownLimit),
-            4 => Ok(BucketFull),
+            UNKNOWN_LIMIT => Ok(UnknownLimit),
+            BUCKET_FULL => Ok(BucketFull),
             5 => Ok(Ambiguous),
             6 => Ok(Nothing),
             other => Err(unexpected("a status", &Value::Int(other))),

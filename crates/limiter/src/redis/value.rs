@@ -125,6 +125,12 @@ pub(super) fn kept_s(rules: &Rules) -> Option<i128> {
     Some((2 * longest).clamp(1, KEPT_MAX_S))
 }
 
+/// The time up to which the bucket in a value has counted its refill.
+pub(super) fn refilled_at(value: &[u8]) -> Option<EpochMillis> {
+    let (at, _) = value.get(IDS_BYTES..)?.split_first_chunk()?;
+    EpochMillis::new(f64::from_le_bytes(*at) as i64).ok()
+}
+
 /// The bucket in a value; `None`: the value is not a bucket.
 pub(super) fn bucket(id: &BucketId, value: &[u8]) -> Option<CompositeBucket> {
     let (_, &[count, low, high, VERSION]) = value.split_last_chunk::<END_BYTES>()? else {

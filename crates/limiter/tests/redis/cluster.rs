@@ -5,7 +5,8 @@ use std::time::Duration;
 use redis::cmd;
 use sluicegate::error::InvalidRequest;
 use sluicegate::redis::RedisStore;
-use sluicegate::{AcquireError, Limit, TestClock};
+use sluicegate::settings::BreakerConfig;
+use sluicegate::{AcquireError, Limit, Limiter, OnUnavailable, TestClock};
 use sluicegate_testkit::RedisCluster;
 
 use super::{T0, at, entity, on};
@@ -74,32 +75,74 @@ async fn a_cluster_is_asked_again_in_another_runtime() {
 }
 
 /// While a slot moves, its old node answers for the keys that it has, and names the new one for
-/// others.
+/// others. The new one may have no slot yet, so that clients do not know it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_bucket_in_a_slot_that_moves_is_made_on_the_new_node() {
-    let cluster = RedisCluster::start().await;
+    let mut cluster = RedisCluster::start().await;
+    cluster.add_node().await;
     let limiter = on(RedisStore::cluster(cluster.urls()).unwrap(), &TestClock::at(at(T0)));
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits()).no_cascade();
     let slot: u16 = cluster.nodes()[0].send(cmd("CLUSTER").arg("KEYSLOT").arg("u")).await;
     let old = cluster.node_of(slot);
-    let new = (old + 1) % cluster.nodes().len();
-    let mut ids = Vec::new();
+    for new in [(old + 1) % 3, 3] {
+        let nodes = [old, new].map(|node| &cluster.nodes()[node]);
+        for (node, state, other) in [(1, "IMPORTING", 0), (0, "MIGRATING", 1)] {
+            let id: String = nodes[other].send(cmd("CLUSTER").arg("MYID")).await;
+            let set = cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).take();
+            nodes[node].send::<()>(&set).await;
+        }
+        for left in [9_000, 8_000] {
+            let permit = ask().await.unwrap();
+            assert_eq!(permit.remaining()[0].available.get(), left);
+        }
+        let keys: i64 = nodes[1].send(&cmd("DBSIZE")).await;
+        assert_eq!(keys, 1);
+        let stable = cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("STABLE").take();
+        for node in nodes {
+            node.send::<()>(&stable).await;
+        }
+    }
+}
+
+/// Other nodes go on naming a node that died, until they have agreed that it did. That is an outage of
+/// its buckets.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_node_that_died_is_an_outage_of_its_buckets() {
+    let mut cluster = RedisCluster::start().await;
+    let limiter = Limiter::builder(RedisStore::cluster(cluster.urls()).unwrap())
+        .deadline(Duration::from_millis(500))
+        .on_unavailable(OnUnavailable::Allow)
+        .breaker(BreakerConfig::never())
+        .build();
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits()).no_cascade();
+    assert!(ask().await.unwrap().degraded().is_none());
+    let slot: u16 = cluster.nodes()[0].send(cmd("CLUSTER").arg("KEYSLOT").arg("u")).await;
+    cluster.kill(cluster.node_of(slot));
+    for n in 0..6 {
+        let permit = ask().await;
+        assert!(permit.as_ref().is_ok_and(|permit| permit.degraded().is_some()), "{n}: {permit:?}");
+    }
+}
+
+/// As of a single server: a connection that was closed while nobody used it is noticed at once.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_refund_after_a_pause_is_made_in_a_cluster() {
+    let cluster = RedisCluster::start().await;
+    let limiter = on(RedisStore::cluster(cluster.urls()).unwrap(), &TestClock::at(at(T0)));
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits()).no_cascade();
+    let permit = ask().await.unwrap();
+    for _ in 0..4 {
+        ask().await.unwrap();
+    }
     for node in cluster.nodes() {
-        let id: String = node.send(cmd("CLUSTER").arg("MYID")).await;
-        ids.push(id);
+        node.send::<i64>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
     }
-    let set = |state: &'static str, id: &str| {
-        cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).take()
-    };
-    cluster.nodes()[new].send::<()>(&set("IMPORTING", &ids[old])).await;
-    cluster.nodes()[old].send::<()>(&set("MIGRATING", &ids[new])).await;
-    for left in [9_000, 8_000] {
-        let permit = ask().await.unwrap();
-        assert_eq!(permit.remaining()[0].available.get(), left);
-    }
-    let keys: i64 = cluster.nodes()[new].send(&cmd("DBSIZE")).await;
-    assert_eq!(keys, 1);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    permit.release().await.unwrap();
+    assert_eq!(limiter.peek("u", "r").await.unwrap()[0].available.get(), 6_000);
 }
 
 /// The client of a cluster must not send a call again by itself: the call may have been done, and the

@@ -173,7 +173,7 @@ async fn a_refund_after_a_pause_is_made() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_refund_that_no_server_took_can_be_repeated() {
-    let server = RedisServer::start().await;
+    let mut server = RedisServer::start().await;
     let store = RedisStore::new(server.url()).unwrap();
     let limiter = Limiter::builder(store)
         .deadline(Duration::from_millis(300))
@@ -182,7 +182,7 @@ async fn a_refund_that_no_server_took_can_be_repeated() {
         .build();
     let acquire = || limiter.acquire("u", "r").consume("l", 10).limits(limits()).into_future();
     let permits = [acquire().await.unwrap(), acquire().await.unwrap(), acquire().await.unwrap()];
-    drop(server);
+    server.kill();
     // By now the process knows that the connection is closed.
     acquire().await.unwrap_err();
     for permit in permits {

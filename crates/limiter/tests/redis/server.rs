@@ -234,7 +234,7 @@ async fn without_a_call_the_time_is_the_servers_too() {
         let request = limiter.acquire(entity, "r").consume("rpm", tokens).limits(limits());
         request.no_cascade().await.map(drop)
     };
-    let server = RedisServer::start().await;
+    let mut server = RedisServer::start().await;
     let store = || RedisStore::new(server.url()).unwrap().time(TimeSource::Server);
     let clock = TestClock::at(ahead);
     let mode = LeaseMode::WriteBehind { threshold: 20 };
@@ -253,7 +253,7 @@ async fn without_a_call_the_time_is_the_servers_too() {
         .build();
     ask(&local, "local", 90).await.unwrap();
     drop(leased);
-    drop(server);
+    server.kill();
     let mut admitted = 0;
     for _ in 0..50 {
         admitted += u32::from(ask(&local, "local", 1).await.is_ok());
