@@ -285,3 +285,27 @@ fn a_connection_in_a_runtime_that_nobody_runs_is_replaced() {
     });
     assert!(answered.is_some_and(|failed| failed <= 2), "{answered:?}");
 }
+
+/// A server that refuses connections answers quickly, but a call has until its deadline.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_call_is_repeated_until_the_server_is_there() {
+    let server = RedisServer::start().await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("redis://{}/", socket.local_addr().unwrap());
+    let limiter = on(RedisStore::new(url).unwrap(), &TestClock::at(at(T0)));
+    // Connections are refused at first. Later they are handed on to the server.
+    let listen_later = async {
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        let listener = socket.listen(16).unwrap();
+        let (mut here, _) = listener.accept().await.unwrap();
+        let mut there = tokio::net::TcpStream::connect(server.address()).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut here, &mut there).await;
+    };
+    let ask = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).into_future();
+    tokio::select! {
+        permit = ask => drop(permit.unwrap()),
+        () = listen_later => panic!("the limiter closed its connection"),
+    }
+}
