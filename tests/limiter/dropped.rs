@@ -18,8 +18,8 @@ fn limits() -> [Limit; 1] {
     [Limit::quota("tokens", FULL.unsigned_abs())]
 }
 
-/// Drops half of the callers a short time after they asked. The tokens of the others, and only these,
-/// are gone in the end. The callers of one child name two parents.
+/// Drops half of the callers a short time after they asked. The tokens of the others, and only
+/// these, are gone in the end. The callers of one child name two parents.
 async fn tokens_of_dropped_callers_come_back<E: Engine>(engine: E) {
     let limiter = limiter(engine.clone(), &TestClock::at(at(T0)));
     let taken: Arc<[AtomicI64; 2]> = Arc::default();
@@ -66,8 +66,8 @@ async fn tokens_of_dropped_callers_come_back<E: Engine>(engine: E) {
     panic!("gone {gone:?}, expected {expected:?}");
 }
 
-/// A caller is alone in its process, and writers of other processes come between its write and the next
-/// one: more than a bucket remembers requests of.
+/// A caller is alone in its process, and writers of other processes come between its write and the
+/// next one: more than a bucket remembers requests of.
 async fn tokens_of_a_lone_caller_come_back<E: Engine>(engine: E) {
     let clock = TestClock::at(at(T0));
     let (alone, others) = (limiter(engine.clone(), &clock), limiter(engine.clone(), &clock));

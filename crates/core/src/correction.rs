@@ -34,8 +34,8 @@ pub(crate) fn add_only(
         conditions: ids().map(Condition::Unseen).collect(),
     };
     if amounts.is_empty() {
-        // An item that does not exist remembers nothing either: the write would make one of ids
-        // alone, which is no bucket.
+        // An item that does not exist remembers nothing either. The write would make an item that
+        // has ids but no limits.
         plan.conditions.push(Condition::RefilledSince(EpochMillis::MIN));
     }
     for (limit, amount) in amounts {

@@ -119,10 +119,10 @@ pub enum RecordError {
 /// nothing.
 ///
 /// If the write changed the refill timestamp, the record's time ([`RecordDeltas::at`]) is the new
-/// timestamp. A write that claims no refill ([`WritePath::Unclaimed`], [`WritePath::AddOnly`])
-/// does not change the timestamp, so the timestamp may be older than the write. If the timestamp did
-/// not change, the record's time is the later of the refill timestamp and the record's creation time, or the
-/// one of them that exists.
+/// timestamp. A write that claims no refill ([`WritePath::Unclaimed`], [`WritePath::AddOnly`]) does
+/// not change the timestamp, so the timestamp may be older than the write. If the timestamp did not
+/// change, the record's time is the later of the refill timestamp and the record's creation time,
+/// or the one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
 /// [`WritePath::AddOnly`]: crate::WritePath::AddOnly

@@ -8,8 +8,8 @@ use sluicegate_core::EpochMillis;
 /// answers that it failed (HTTP 5xx), or it is not asked because earlier calls failed.
 ///
 /// Any other answer without a grant stands, and the request fails under every setting: a limit that
-/// is short, contention, throttling, a missing permission or table, a refusal for an unknown reason.
-/// If a policy could grant after these, a missing permission would fail open permanently.
+/// is short, contention, throttling, a missing permission or table, a refusal for an unknown
+/// reason. If a policy could grant after these, a missing permission would fail open permanently.
 ///
 /// A limiter that leases hands out the tokens that it holds before this policy decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -121,8 +121,8 @@ pub struct LeaseOutcome {
 
 impl LeaseOutcome {
     /// True if it leased the least that was wanted of each limit. It did not if it only settled: it
-    /// had to settle a deleted limit, or an answer was lost, other writers then took the tokens, and
-    /// it fenced its lost write.
+    /// had to settle a deleted limit, or an answer was lost, other writers then took the tokens,
+    /// and it fenced its lost write.
     pub(crate) fn covers(&self, wanted: &BTreeMap<LimitName, LeaseRange>) -> bool {
         wanted.iter().all(|(limit, range)| self.leased.of(limit) >= range.least)
     }

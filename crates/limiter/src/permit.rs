@@ -257,8 +257,8 @@ impl Permit {
     /// if the permit was granted while the store was unavailable, as for [`adjust`](Self::adjust).
     ///
     /// # Errors
-    /// [`AdjustError`]. Tokens that were not given back stay consumed, so that too little is granted; a
-    /// caller that wants to try again uses [`give_back`](Self::give_back).
+    /// [`AdjustError`]. Tokens that were not given back stay consumed, so that too little is
+    /// granted; a caller that wants to try again uses [`give_back`](Self::give_back).
     pub async fn release(self) -> Result<Adjusted, AdjustError> {
         self.give_back().await
     }

@@ -137,8 +137,8 @@ impl ServerState {
         })
     }
 
-    /// Counts an amount of a limit that the bucket of this entity does not have yet: only an acquire
-    /// adds a limit.
+    /// Counts an amount of a limit that the bucket of this entity does not have yet: only an
+    /// acquire adds a limit.
     ///
     /// # Errors
     /// That of the acquire; `Unavailable` if the store did not answer it, or if only the correction

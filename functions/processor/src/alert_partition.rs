@@ -40,8 +40,8 @@ struct Loaded {
 impl AlertPartition {
     /// Reads the partition of alerts if the last read is a minute old, and returns the thresholds.
     /// Callers that come during a read wait for it. A read also replaces the waiting alerts of the
-    /// outbox, if there is one: some callers need only that. If a read was not complete, the next one comes as soon as all
-    /// alerts that it found are closed.
+    /// outbox, if there is one: some callers need only that. If a read was not complete, the next
+    /// one comes as soon as all alerts that it found are closed.
     pub(crate) async fn refresh(
         &self,
         client: &Client,

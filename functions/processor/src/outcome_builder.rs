@@ -18,8 +18,9 @@ use crate::write_error::WriteError;
 /// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
-    /// Records that an earlier delivery, or an earlier write of this delivery, had counted in
-    /// some window or put into quarantine. A record is in one window of every kind, and the set counts it once.
+    /// Records that an earlier delivery, or an earlier write of this delivery, had counted in some
+    /// window or put into quarantine. A record is in one window of every kind, and the set counts
+    /// it once.
     duplicates: HashSet<usize>,
 }
 

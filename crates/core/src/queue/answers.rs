@@ -342,8 +342,8 @@ impl<W> WriteQueue<W> {
 
     /// Replaces the known image of a bucket by that of an answer, or by one that was computed from
     /// a write. It does so even if another queue of the process has learned a newer one, which
-    /// comes back with the next [`learn_unless_older`](WriteQueue::learn_unless_older). A computed image is
-    /// authoritative only if the table acknowledged a new item.
+    /// comes back with the next [`learn_unless_older`](WriteQueue::learn_unless_older). A computed
+    /// image is authoritative only if the table acknowledged a new item.
     fn set_image(
         &mut self,
         index: usize,

@@ -9,9 +9,10 @@ use super::state::{SharedWrite, WriteQueue};
 use crate::{Amounts, LimitName, RequestId};
 
 impl<W> WriteQueue<W> {
-    /// Compares the shared write with the known image, and finishes it if the image shows its id. If the write is in doubt and the item of
-    /// bucket 0 may have forgotten the write's id, the write becomes abandoned, and its requests
-    /// wait again. Bucket 0 stands for all buckets ([`AbandonedWrite::ids_before`]).
+    /// Compares the shared write with the known image, and finishes it if the image shows its id.
+    /// If the write is in doubt and the item of bucket 0 may have forgotten the write's id, the
+    /// write becomes abandoned, and its requests wait again. Bucket 0 stands for all buckets
+    /// ([`AbandonedWrite::ids_before`]).
     pub(super) fn conclude_by_image(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.is_shown(&shared.id) {

@@ -14,9 +14,9 @@ pub(super) struct Member<W> {
     pub(super) request: QueuedRequest,
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
-    /// For each bucket: true if its known image is authoritative, and comes from a call that was sent
-    /// after the request entered. A pause, a lost answer, a failed reconfiguring write, a derived
-    /// image or an image from another lane makes it false again.
+    /// For each bucket: true if its known image is authoritative, and comes from a call that was
+    /// sent after the request entered. A pause, a lost answer, a failed reconfiguring write, a
+    /// derived image or an image from another lane makes it false again.
     pub(super) has_image_since_entry: [bool; BUCKETS_MAX],
     /// True if it had entered when the call in flight was sent.
     pub(super) entered_before_call: bool,

@@ -40,7 +40,7 @@ pub enum Purpose {
     /// enters again under its id.
     Lease(Arc<LeaseTerms>),
     /// Gives back the tokens of an acquire whose caller has left. The queue writes it only while
-    /// some caller waits.
+    /// some caller waits, which may be one whose refusal waits for this write.
     ReturnForLeaver,
 }
 

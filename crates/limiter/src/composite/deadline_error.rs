@@ -1,6 +1,6 @@
 //! The error of a request that was neither granted nor refused. If one error of the table concerns
-//! several requests, each gets a copy. An error means one thing between the store and the guard, and
-//! sometimes another to the caller of the limiter:
+//! several requests, each gets a copy. An error means one thing between the store and the guard,
+//! and sometimes another to the caller of the limiter:
 //!
 //! | error | from the store to the guard | from the guard to the caller |
 //! |---|---|---|

@@ -22,7 +22,7 @@ const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
     /// Gives the leader more time if this caller's own timer was late, too: then the process had no
-    /// processor time, and an answer to the leader may have have arrived unread.
+    /// processor time, and an answer to the leader may have arrived unread.
     pub(super) fn extend_time_of_starved_leader(&self, due_at: Instant) {
         let mut state = self.lock();
         if due_at.elapsed() > STARVED_MIN && state.leader_due_at == Some(due_at) {
@@ -73,7 +73,7 @@ impl<'a> Timer<'a> {
     }
 
     /// True if the caller's time is over. If the process had no processor time at the deadline, an
-    /// answer may have have arrived unread. The caller then gets more time, once.
+    /// answer may have arrived unread. The caller then gets more time, once.
     pub(super) fn is_over(&mut self) -> bool {
         if !self.was_starved && self.deadline.elapsed() > STARVED_MIN {
             (self.was_starved, self.deadline) = (true, Instant::now() + UNREAD_TIME);
@@ -119,9 +119,10 @@ impl Leader<'_> {
                     if Instant::now() < answer_due_at {
                         continue;
                     }
-                    // This process had no processor time, so the answer may have have arrived unread. If it
-                    // were dropped and the write sent again, other writes might by then have pushed
-                    // its id out of the bucket, and nothing could tell any more if it happened.
+                    // This process had no processor time, so the answer may have arrived unread. If
+                    // it were dropped and the write sent again, other writes might by then have
+                    // pushed its id out of the bucket, and nothing could tell any more if it
+                    // happened.
                     if !was_starved && answer_due_at.elapsed() > STARVED_MIN {
                         (was_starved, answer_due_at) = (true, Instant::now() + UNREAD_TIME);
                         let mut state = self.lane.lock();

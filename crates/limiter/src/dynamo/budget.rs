@@ -27,8 +27,8 @@ pub struct Budget {
     /// Taken from the budget and not given back, in millitokens. A debt that the period began with
     /// counts, too.
     pub granted_milli: i64,
-    /// The sum of the usage windows of the period, in millitokens; `None`: there are no such windows,
-    /// or one of them is broken.
+    /// The sum of the usage windows of the period, in millitokens; `None`: there are no such
+    /// windows, or one of them is broken.
     pub used_milli: Option<i128>,
     /// Milliseconds until the next boundary, or until the bucket is full; `None`: never.
     pub resets_in_ms: Option<u64>,
@@ -132,8 +132,8 @@ impl Windows<'_> {
                 continue;
             }
             let Some(windows) = self.read(kind, start..self.now).await? else { continue };
-            // Windows of the start may have expired, and a kind that was switched on later shows less.
-            // The limit's own window is there or not.
+            // Windows of the start may have expired, and a kind that was switched on later shows
+            // less. The limit's own window is there or not.
             let is_whole = windows.first().is_some_and(|first| {
                 if Some(kind) == own {
                     return true;
@@ -153,7 +153,8 @@ impl Windows<'_> {
     }
 
     /// Millitokens a day over the last days, or since the first use if there was none in as many
-    /// days before, but at least over one day. `None`: there are no windows, or one of them is broken.
+    /// days before, but at least over one day. `None`: there are no windows, or one of them is
+    /// broken.
     async fn used_per_day(&mut self) -> Result<Option<i128>, ReadError> {
         let now_ms = self.now.get();
         for kind in KINDS {

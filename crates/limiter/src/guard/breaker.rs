@@ -118,7 +118,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Notes an answer: earlier failures no longer count.
+    /// Notes that the store answered something: earlier failures no longer count.
     pub(super) fn forgive(&self) {
         self.failures.store(0, Ordering::Release);
         self.failing_since_ms.store(u64::MAX, Ordering::Release);

@@ -5,7 +5,8 @@
 //! of its own accord. An answer of the store stands; only without one the limiter's
 //! [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline. During an outage the
 //! breaker refuses calls at once, so that they do not wait for their deadlines; [`BreakerConfig`]
-//! says when. If a caller leaves before its deadline, a task probes the store (`unfinished_calls.rs`).
+//! says when. If a caller leaves before its deadline, a task probes the store
+//! (`unfinished_calls.rs`).
 
 mod answer;
 mod breaker;

@@ -23,8 +23,8 @@ use crate::error::{AcquireError, AdjustError};
 use crate::guard::MaybeOutage as _;
 use crate::store::Correction;
 
-/// A commit starts when a twenty-fifth of the threshold is left. Callers take from this part while the
-/// commit is in flight. A larger part would cause more commits.
+/// A commit starts when a twenty-fifth of the threshold is left. Callers take from this part while
+/// the commit is in flight. A larger part would cause more commits.
 const LEFT: u64 = 25;
 /// The most commits that settle a bucket: the one in doubt, debits, debits that were dropped, and
 /// tokens that come back.
@@ -187,8 +187,8 @@ impl BucketWrite<'_> {
         Ok(balance)
     }
 
-    /// Leases a millitoken of a limit and returns it in the same write, which brings the item to the
-    /// limits that it should have. Returns the balance after it.
+    /// Leases a millitoken of a limit and returns it in the same write, which brings the item to
+    /// the limits that it should have. Returns the balance after it.
     async fn touch(&mut self, limit: &LimitName) -> Result<Balance, AcquireError> {
         let configuration = self.turn.ledger().configuration.clone();
         let least = Millitokens::saturating(1);
@@ -258,7 +258,8 @@ impl BucketWrite<'_> {
             let in_flight = ledger.committing(limit);
             let limit_ledger = &mut ledger.limit_ledgers[index];
             let status = limits.iter().find(|status| status.limit == *limit);
-            // A bucket that lacks the limit would drop the debit. An exact lease adds the limit first.
+            // A bucket that lacks the limit would drop the debit. An exact lease adds the limit
+            // first.
             let is_missing = image.is_some_and(|image| !image.limits.contains_key(limit));
             let status = status.filter(|_| !is_missing);
             let balance = status.map_or(0, |status| status.available.get());
@@ -275,8 +276,8 @@ impl BucketWrite<'_> {
 }
 
 impl Leaser {
-    /// The tokens of a limit that were handed out and not debited, in millitokens. A commit in doubt
-    /// counts as not debited. Negative if more was given back.
+    /// The tokens of a limit that were handed out and not debited, in millitokens. A commit in
+    /// doubt counts as not debited. Negative if more was given back.
     pub(super) fn undebited(&self, bucket: &LeasedBucket, slot: u16) -> i64 {
         let (mut ledger, times) = (bucket.ledger(), self.times());
         let Some(ledger) = ledger.as_mut() else { return 0 };
@@ -291,8 +292,8 @@ impl LeasedBucket {
     /// there is nothing to commit.
     fn commit_to_send(&self, ledger: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
         if ledger.commit().is_none() {
-            // A commit that gives tokens back is not sent again after a lost answer. So debits, which
-            // are, go first and alone.
+            // A commit that gives tokens back is not sent again after a lost answer. So debits,
+            // which are, go first and alone.
             let has_debit = ledger.limit_ledgers.iter().any(|limit_ledger| limit_ledger.used > 0);
             let amount = |(limit, limit_ledger): (&LimitName, &mut LimitLedger)| {
                 let is_sent = limit_ledger.used > 0 || (!has_debit && limit_ledger.used < 0);

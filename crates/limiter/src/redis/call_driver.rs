@@ -146,7 +146,8 @@ impl WaitingRequest<'_> {
                 let ended = "the runtime that sent the call ended: try again";
                 result.unwrap_or_else(|_| Err(AcquireError::Unavailable(ended.into())))
             }
-            // The other members of its call have more time. If the server answers, this is no outage.
+            // The other members of its call have more time. If the server answers, this is no
+            // outage.
             Err(elapsed) => Err(match self.attempts_while_busy.load(Ordering::Relaxed) {
                 0 => AcquireError::Unavailable(elapsed.into()),
                 // An attempt may be in flight.
@@ -264,9 +265,9 @@ impl CallDriver {
         }
     }
 
-    /// Divides the members after the server refused their sum, of which nothing was taken, and those
-    /// behind them. Leaves out those whose callers have left, and refuses those that do not fit
-    /// alone. Returns the first that fit together, and those behind them.
+    /// Divides the members after the server refused their sum, of which nothing was taken, and
+    /// those behind them. Leaves out those whose callers have left, and refuses those that do not
+    /// fit alone. Returns the first that fit together, and those behind them.
     fn divide(
         &self,
         members: Vec<CallWaiter>,

@@ -51,9 +51,9 @@ pub(super) struct Made<C> {
     answers: Arc<AtomicU64>,
 }
 
-/// A call in flight. It may be given up before its connection has answered any call. If another
-/// runtime drives the connection, perhaps nobody runs that runtime any more. Then the next call
-/// makes another connection.
+/// A call in flight. A connection lives in the runtime that made it, and is silent while nobody runs
+/// that runtime. So if a call of another runtime is given up, and its connection has answered no
+/// call meanwhile, the next call makes another connection.
 struct InFlight<'a, C> {
     made: &'a Mutex<Option<Made<C>>>,
     is_driven_elsewhere: bool,
@@ -270,11 +270,11 @@ impl InFlight<'_, ConnectionManager> {
     }
 }
 
-/// True if no later call on the connection can be answered otherwise. The manager connects again only
-/// after an error of the network.
+/// True if no later call on the connection can be answered otherwise.
 fn is_over(answer: &Result<Value, RedisError>) -> bool {
     match answer {
-        // The server refused the handshake, perhaps for a moment: the manager repeats that for ever.
+        // The server refused the handshake, perhaps for a moment: the manager repeats that for
+        // ever.
         Err(error) => !error.is_io_error(),
         // A failover made the server a replica and left its connections open. Another one may be at
         // the address now.
@@ -306,8 +306,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers every command on its first connections with this error, and serves later
-    /// ones.
+    /// A server that answers every command on its first connections with this error, and serves
+    /// later ones.
     async fn server(error: &'static str, connections_max: u32) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -74,7 +74,7 @@
 //! # Costs
 //!
 //! An acquire, an adjustment or a peek is one call, of any number of limits and with a parent. The
-//! process remembers nothing between calls. Acquires of one process that differ only in their
+//! process remembers no bucket between calls. Acquires of one process that differ only in their
 //! amounts share a call if they arrive while another one is in flight: each is decided as if it
 //! came by itself, in order of arrival. An acquire is cheapest if requests name the same limits as
 //! the one before: the script then compares them with those of the bucket as bytes.
@@ -84,8 +84,9 @@
 //!
 //! # Refusals and outages
 //!
-//! Refusals and outages are those of other stores ([`AcquireError`]). The store sends a script
-//! again under its request's id until the deadline. It takes effect once while the bucket
+//! Refusals and outages are those of other stores ([`AcquireError`]). A cluster whose node died is
+//! unavailable for the buckets of that node. The store sends a script again under its request's id
+//! until the deadline, at most 40 times while the server answers. It takes effect once while the bucket
 //! remembers the id ([`guide`](crate::guide#lost-answers)). A refund that may have been made is not
 //! repeated: [`AdjustError::Ambiguous`].
 //!
@@ -175,7 +176,7 @@ pub enum TimeSource {
 }
 
 impl RedisStore {
-    /// The server at this URL, such as `redis://127.0.0.1/`.
+    /// The server at this URL, such as `redis://127.0.0.1/`. It must speak RESP3 (Redis 6 or newer).
     ///
     /// # Errors
     /// If the URL cannot be read. Only calls find out that a server does not answer.

@@ -127,8 +127,7 @@ pub(super) fn kept_s(rules: &Rules) -> Option<i128> {
 
 /// The time up to which the bucket in a value has counted its refill.
 pub(super) fn refilled_at(value: &[u8]) -> Option<EpochMillis> {
-    let (at, _) = value.get(IDS_BYTES..)?.split_first_chunk()?;
-    EpochMillis::new(f64::from_le_bytes(*at) as i64).ok()
+    EpochMillis::new(number(&mut value.get(IDS_BYTES..)?)?).ok()
 }
 
 /// The bucket in a value; `None`: the value is not a bucket.

@@ -105,8 +105,8 @@ async fn a_bucket_in_a_slot_that_moves_is_made_on_the_new_node() {
     }
 }
 
-/// Other nodes go on naming a node that died, until they have agreed that it did. That is an outage of
-/// its buckets.
+/// Other nodes go on naming a node that died, until they have agreed that it did. That is an outage
+/// of its buckets.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_node_that_died_is_an_outage_of_its_buckets() {
@@ -145,8 +145,8 @@ async fn a_refund_after_a_pause_is_made_in_a_cluster() {
     assert_eq!(limiter.peek("u", "r").await.unwrap()[0].available.get(), 6_000);
 }
 
-/// The client of a cluster must not send a call again by itself: the call may have been done, and the
-/// script would not know of the first attempt.
+/// The client of a cluster must not send a call again by itself: the call may have been done, and
+/// the script would not know of the first attempt.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_call_whose_connection_broke_counts_as_in_doubt() {

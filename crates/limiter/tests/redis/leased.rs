@@ -129,8 +129,8 @@ async fn a_cluster_leases_of_a_child_and_of_its_parent() {
     }
 }
 
-/// An attempt that was answered with `BUSY` did nothing. So a lease that is refused after it is not in
-/// doubt, and what it would have returned is still held.
+/// An attempt that was answered with `BUSY` did nothing. So a lease that is refused after it is not
+/// in doubt, and what it would have returned is still held.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_lease_that_was_refused_after_busy_is_not_in_doubt() {

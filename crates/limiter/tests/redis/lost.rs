@@ -107,8 +107,8 @@ async fn a_correction_of_a_limit_that_the_bucket_lacks_leaves_no_mark() {
     assert_eq!(field::<i64>(&on.server, KEY, "tokens:m").await, 94_000);
 }
 
-/// The answer that was lost named the missing limit. The repetition must, too: a caller that believes
-/// that the limit was corrected gives back later what was never taken.
+/// The answer that was lost named the missing limit. The repetition must, too: a caller that
+/// believes that the limit was corrected gives back later what was never taken.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_repeated_correction_names_the_limits_that_the_bucket_lacks() {
@@ -151,8 +151,8 @@ async fn refunds_that_are_not_answered_are_an_outage() {
     assert!(matches!(error, AdjustError::Unavailable(_)), "it was not sent: {error:?}");
 }
 
-/// The server, or something between, closes connections that nobody uses. That is noticed before the
-/// next call, which would be in doubt otherwise.
+/// The server, or something between, closes connections that nobody uses. That is noticed before
+/// the next call, which would be in doubt otherwise.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_refund_after_a_pause_is_made() {

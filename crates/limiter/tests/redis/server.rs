@@ -223,8 +223,8 @@ async fn a_process_without_its_server_knows_whose_parent_was_asked() {
     assert_eq!(short, ["parent"]);
 }
 
-/// The clock of this process is ten minutes ahead of the server's, by which the bucket is refilled. What
-/// the process decides without a call must not count those ten minutes as refill.
+/// The clock of this process is ten minutes ahead of the server's, by which the bucket is refilled.
+/// What the process decides without a call must not count those ten minutes as refill.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn without_a_call_the_time_is_the_servers_too() {
@@ -261,8 +261,8 @@ async fn without_a_call_the_time_is_the_servers_too() {
     assert!((10..=12).contains(&admitted), "{admitted}");
 }
 
-/// The connection of a limiter lives in the runtime of its first call. If nobody runs that runtime any
-/// more, calls from another one must not wait for it for ever.
+/// The connection of a limiter lives in the runtime of its first call. If nobody runs that runtime
+/// any more, calls from another one must not wait for it for ever.
 #[test]
 #[ignore = "needs Redis: cargo xtask test"]
 fn a_connection_in_a_runtime_that_nobody_runs_is_replaced() {

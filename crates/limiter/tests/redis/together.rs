@@ -206,8 +206,8 @@ async fn requests_wait_for_one_call_at_most() {
     assert_eq!(scripts(&on.server).await - before, 1);
 }
 
-/// Tokens accrue while calls are in flight. A request that was refused must not wait for them: others
-/// come meanwhile, so that more and more would wait, until all of them fail as in an outage.
+/// Tokens accrue while calls are in flight. A request that was refused must not wait for them:
+/// others come meanwhile, so that more and more would wait, until all of them fail as in an outage.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn requests_behind_those_that_fit_are_refused_with_the_next_answer() {
@@ -493,8 +493,8 @@ async fn tokens_that_come_back_after_a_stop_earn_no_refill_twice() {
     assert!(matches!(refused, Err(AcquireError::LimitExceeded(_))), "{refused:?}");
 }
 
-/// A call lasts until the last of its members has no more time. The server answers all the while, so
-/// it is no outage for the first one either.
+/// A call lasts until the last of its members has no more time. The server answers all the while,
+/// so it is no outage for the first one either.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_busy_server_is_no_outage_for_any_member_of_a_call() {

@@ -13,7 +13,7 @@ use crate::envoy::{ask, client as envoy, descriptor, rules};
 use crate::running::{Running, config};
 
 #[tokio::test]
-async fn a_silent_store_is_unavailable_unless_the_server_decides_alone() {
+async fn a_silent_store_is_unavailable_unless_the_server_admits_in_outage() {
     let silent = Proxy::start("http://127.0.0.1:9").await;
     for (policy, on_unavailable, expected) in [
         ("deny", OnUnavailable::Deny, Some(GrpcCode::Unavailable)),
@@ -39,7 +39,7 @@ async fn a_silent_store_is_unavailable_unless_the_server_decides_alone() {
 
 /// Envoy waits 20 ms, less than the limiter waits for the store.
 #[tokio::test]
-async fn the_server_decides_alone_although_no_client_waits_for_the_store() {
+async fn the_server_admits_in_outage_although_no_client_waits_for_the_store() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let proxy = Proxy::start(engine.endpoint_url()).await;
