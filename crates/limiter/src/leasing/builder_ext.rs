@@ -51,6 +51,10 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// process's changes within half a second. Tokens leased before are handed out until they are
     /// `max_age` old.
     ///
+    /// A background task returns unused tokens. It lives in the runtime of a call that leased.
+    /// While nobody runs that runtime, tokens stay taken; dropping it lets another runtime's calls
+    /// start the task anew.
+    ///
     /// Giving back ([`Permit::release`](crate::Permit::release)) and correcting downwards costs no
     /// call. Correcting upwards takes from the held tokens, or goes to the store when they are not
     /// enough.

@@ -65,9 +65,7 @@ impl<C> InFlight<'_, C> {
     fn note_answer(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
     }
-}
 
-impl<C> InFlight<'_, C> {
     /// Forgets the connection of this call, so that the next call makes another one.
     fn forget_connection(&self) {
         let mut made = lock(self.made);
@@ -172,9 +170,10 @@ impl Redirects {
     /// Sends a redirected call to the node that the answer names.
     async fn follow(
         &self,
-        mut answer: Result<Value, RedisError>,
+        answer: Result<Value, RedisError>,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
+        let mut answer = plain(answer);
         for _ in 0..REDIRECTS_MAX {
             let Err(error) = &answer else { break };
             let Some(node) = self.node(error)? else { break };
