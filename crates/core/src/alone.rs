@@ -8,7 +8,7 @@ impl CompositeBucket {
     /// that the image follows already.
     ///
     /// False, and nothing is taken, where a limit is missing or short, or a clock is wrong: then
-    /// [`decide`](crate::decide) says what to do.
+    /// [`decide`](crate::decide) says what to do. The refill may be claimed by then.
     #[must_use]
     pub fn take_alone(&mut self, amounts: &Amounts, now: EpochMillis) -> bool {
         if is_refill_time_ahead(self, now) {

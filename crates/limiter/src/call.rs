@@ -169,7 +169,7 @@ impl Effect {
 }
 
 /// Awaits a future until this deadline. If the timer is late, the process had no processor time: an
-/// answer may have have arrived unread, so the future gets [`UNREAD_TIME`] more.
+/// answer may have arrived unread, so the future gets [`UNREAD_TIME`] more.
 pub(crate) async fn in_time<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     let mut future = std::pin::pin!(future);
     match timeout_at(deadline, future.as_mut()).await {

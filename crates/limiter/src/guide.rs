@@ -132,13 +132,15 @@
 //! Every write carries the id of its request, and the bucket remembers the last four ids. A write
 //! whose answer was lost is sent again under its id, and takes effect once as long as the bucket
 //! remembers that id. After four other writes the bucket has forgotten the id. A write that also
-//! fences a lost write leaves at least two ids in the bucket, so two such writes are enough. Once
-//! the id is forgotten, an acquire takes its tokens again, which errs on the restrictive side, and
-//! a refund is not repeated; the limiter [counts](crate::store::Counters) both as ambiguous. As
-//! long as the bucket can still tell, a refund that it does not show is repeated. If its first
-//! attempt arrives once the bucket has forgotten the id, the tokens are given back twice; therefore
-//! the limiter counts each refund that it repeats after a lost answer. It also counts such a
-//! repetition of a lease or a correction that gives back more of a limit than it takes.
+//! fences a lost write leaves at least two ids in the bucket, so two such writes are enough.
+//!
+//! While the bucket can still tell that a lost refund was not made, the limiter repeats it. The
+//! lost attempt may arrive after the bucket has forgotten the id, and then the tokens are given
+//! back twice. Therefore the limiter [counts](crate::store::Counters) each such repetition as
+//! ambiguous. Once the bucket has forgotten the id, a refund is not repeated, and an acquire takes
+//! its tokens again, which errs on the restrictive side. Both count as ambiguous, too. It also
+//! counts such a repetition of a lease or a correction that gives back more of a limit than it
+//! takes.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit
 //! remembers what it did in each bucket and completes what is missing

@@ -69,7 +69,7 @@ pub trait LeaseCalls: Store {
     /// Reads the bucket so that every earlier write is visible; returns it with the read units
     /// spent. If the store answered a moment ago that the bucket is short, this returns a refusal
     /// without a read.
-    fn read_or_refuse<'a>(
+    fn refuse_or_read<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,

@@ -79,7 +79,7 @@ impl Balance<'_> {
 /// Dropping a permit makes no call, and the consumption stays as it is.
 pub struct Permit {
     limiter: Limiter,
-    deadline: Duration,
+    correction_time_max: Duration,
     parts: LazyGrants,
     /// One log per part, from the first correction on.
     logs: Mutex<Vec<CorrectionLog>>,
@@ -92,10 +92,11 @@ impl Permit {
     /// The permit of the answer to a request; in shadow mode, also of a refusal.
     pub(crate) fn of(
         limiter: &Limiter,
-        deadline: Duration,
+        correction_time_max: Duration,
         answer: Result<Granted, AcquireError>,
     ) -> Result<Self, AcquireError> {
-        let of = |parts: Vec<BucketGrant>| Self::uncorrected(limiter, deadline, parts.into());
+        let of =
+            |parts: Vec<BucketGrant>| Self::uncorrected(limiter, correction_time_max, parts.into());
         Ok(match answer {
             Ok(Granted::ByStore(Grant { parts, cost })) => Self { cost, ..of(parts) },
             Ok(Granted::Degraded(reason, parts)) => Self { degraded: Some(reason), ..of(parts) },
@@ -105,15 +106,27 @@ impl Permit {
 
     /// A permit of tokens that this process held.
     #[cfg(feature = "leasing")]
-    pub(crate) fn held(limiter: &Limiter, deadline: Duration, parts: LazyGrants) -> Self {
-        Self::uncorrected(limiter, deadline, parts)
+    pub(crate) fn held(
+        limiter: &Limiter,
+        correction_time_max: Duration,
+        parts: LazyGrants,
+    ) -> Self {
+        Self::uncorrected(limiter, correction_time_max, parts)
     }
 
     /// A permit that is not corrected yet, and has cost nothing.
-    fn uncorrected(limiter: &Limiter, deadline: Duration, parts: LazyGrants) -> Self {
+    fn uncorrected(limiter: &Limiter, correction_time_max: Duration, parts: LazyGrants) -> Self {
         let cost = Cost::default();
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
-        Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
+        Self {
+            limiter: limiter.clone(),
+            correction_time_max,
+            parts,
+            logs,
+            shadowed,
+            degraded,
+            cost,
+        }
     }
 
     /// Adds `by` tokens to the consumption of a limit; a negative amount subtracts. The limit may

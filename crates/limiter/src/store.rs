@@ -173,7 +173,8 @@ impl Grant {
     }
 }
 
-/// The tokens taken from one bucket.
+/// The tokens taken from one bucket. Also stands for a bucket with its image and its limits from
+/// which nothing was taken yet ([`Store::known_by_leasing`]).
 #[derive(Debug, Clone)]
 pub struct BucketGrant {
     /// The bucket.

@@ -44,12 +44,12 @@ impl WindowState {
         state
     }
 
-    /// Takes in the amounts of the newest records that the window counted ([`calendar_amounts`]).
-    /// If the window's item lacks an amount, because a processor without alerts counted those
-    /// records, the state gets it. If the item still has the amount of a limit whose calendar
-    /// changed, the state drops it, because the limit has none for this window any more.
-    pub fn merge_amounts(&mut self, newest: BTreeMap<LimitName, Option<Millitokens>>) {
-        for (limit, amount) in newest {
+    /// Fills in amounts of the window's counted records ([`calendar_amounts`]) where the window's
+    /// item has none, because a processor without alerts counted those records. Where the item has
+    /// an amount, it stays: these records may be old ones that came again. Only if a limit's
+    /// calendar changed, so that it has no amount for this window any more, the state drops it.
+    pub fn fill_in_amounts(&mut self, of_records: BTreeMap<LimitName, Option<Millitokens>>) {
+        for (limit, amount) in of_records {
             match amount {
                 Some(amount) => _ = self.amounts.entry(limit).or_insert(amount),
                 None => _ = self.amounts.remove(&limit),
@@ -94,9 +94,9 @@ struct Change {
 }
 
 /// For each limit that the records name: the amount that it has for a period, by the newest record
-/// that names it; `None`: it is no calendar limit whose period is this kind of window. Newer
-/// records that do not name it are ignored, because the bucket may have dropped the limit. The
-/// records are those of one window, oldest first.
+/// that names it; `None`: it is no calendar limit whose period is this kind of window. A limit that
+/// the last records do not name keeps its amount, although its bucket may have dropped it by then.
+/// The records are those of one window, oldest first.
 #[must_use]
 pub fn calendar_amounts(
     records: &[Arc<RecordDeltas<'_>>],
@@ -187,7 +187,7 @@ mod tests {
         let rules = rules("usd", "50%");
         let reached = |attributes: &[(&str, &str)], newest| {
             let mut state = of(attributes, &[]);
-            state.merge_amounts([(name("usd"), newest)].into());
+            state.fill_in_amounts([(name("usd"), newest)].into());
             !due(&state, &rules, WindowKind::MONTH).is_empty()
         };
         let sum = ("u_usd", "150000000000");

@@ -60,11 +60,12 @@ impl AbandonedRequest {
     }
 }
 
-/// True if the image can no longer tell whether the lost attempt of a write happened. Either there
+/// True if the item may have forgotten the lost attempt of a write, so that the image cannot tell
+/// whether the attempt happened. Callers ask first whether the image shows `id`. Either there
 /// is no item, or the item's list of ids is full and has none of `ids_before`, the ids from before
 /// the write: then `id` may have come and gone. This function ignores `id` itself, because a later
 /// attempt of the write, or its fence, may have put `id` into the item.
-pub(super) fn image_cannot_tell(
+pub(super) fn may_have_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,
     id: &RequestId,

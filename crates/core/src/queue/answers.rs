@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::abandoned::image_cannot_tell;
+use super::abandoned::may_have_forgotten;
 use super::bucket::KnownImage;
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
@@ -78,7 +78,7 @@ impl<W> WriteQueue<W> {
         self.learn_written(&shared.write, images, shared.may_be_outdated, is_first_attempt, now);
         if shared.is_in_doubt {
             let image = self.buckets[0].image();
-            let is_ambiguous = image_cannot_tell(&shared.ids_before, image, &shared.id);
+            let is_ambiguous = may_have_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have pushed
             // its id out of the item. A second debit admits nothing more; a second refund does.
             let may_return_twice = shared.members.iter().any(Member::returns_more_than_it_takes);
@@ -112,10 +112,10 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // The refill time in the item, just before the write, shows whether another process
-                // had claimed. A claim succeeds only if the item still has the refill time of
-                // `before`. So if this write is a claim, no other process had claimed. If it is no
-                // claim, it leaves the refill time as it found it, and `after` shows it.
+                // Had another process claimed before this write? The refill time that the write
+                // found in the item shows it. A claim succeeds only if it finds the refill time of
+                // `before`. A write without a claim leaves the refill time as it found it, so
+                // `after` has it.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }

@@ -189,10 +189,11 @@ impl<W> WriteQueue<W> {
         };
         let lender = members.iter().filter(may_lend_id);
         let lender = lender.min_by_key(|member| member.request.purpose == Purpose::Acquire);
-        // No two plans under one id may share a generation. While a request is in the queue, its
-        // attempts only grow. If it leaves and enters again, they begin at zero. By then either all
-        // earlier plans under its id have failed, or the id is unusable and this write has another
-        // id.
+        // No two plans under one id may share a generation: the token of a transaction is made of
+        // both, and the table takes two transactions with one token for the same one. While a
+        // request is in the queue, its attempts only grow. If it leaves and enters again, they
+        // begin at zero. By then either all earlier plans under its id have failed, or the id is
+        // unusable and this write has another id.
         let generation = lender.map_or(0, |member| member.attempts);
         let id = lender.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);

@@ -16,8 +16,8 @@ use crate::{
 /// The demand of a write on one bucket: the sums over its requests, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the sum that the balance must cover before the write
-    /// ([`Debit::must_cover`]).
+    /// For each limit, the sum that the balance must cover before anything is taken, with the
+    /// refill and the returned tokens of this write ([`Debit::must_cover`]).
     pub(super) must_cover: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
@@ -43,8 +43,8 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: in a bucket that is full by now, such a debit has no effect. It makes room
-    /// for refill that the cap would have cut off, and the next claim adds that refill.
+    /// range. The price: if the bucket is full by now, such a debit makes room for refill that the
+    /// cap would have cut off. The next claim adds that refill, so the debit has no effect.
     pub(super) is_forced: bool,
 }
 

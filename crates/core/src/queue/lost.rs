@@ -1,6 +1,6 @@
 //! Resolves writes whose answers were lost, as soon as an image shows if they happened.
 
-use super::abandoned::{AbandonedWrite, image_cannot_tell};
+use super::abandoned::{AbandonedWrite, may_have_forgotten};
 use super::bucket::QueueBucket;
 use super::member::Member;
 use super::request::{BucketDemand, Done, Outcome, Purpose, QueuedRequest};
@@ -24,7 +24,7 @@ impl<W> WriteQueue<W> {
             return;
         }
         let image = self.buckets[0].image();
-        if shared.is_in_doubt && image_cannot_tell(&shared.ids_before, image, &shared.id) {
+        if shared.is_in_doubt && may_have_forgotten(&shared.ids_before, image, &shared.id) {
             self.give_up_write();
         }
     }
@@ -34,7 +34,7 @@ impl<W> WriteQueue<W> {
     /// - It has put their ids into the item. So none of them can happen while the item remembers
     ///   these.
     /// - It succeeded only because the item had none of these ids. So none of them had happened,
-    ///   unless the item had forgotten its id by then (`image_cannot_tell`): then it is ambiguous.
+    ///   unless the item had forgotten its id by then (`may_have_forgotten`): then it is ambiguous.
     /// - It adds ids, which may push out all that is left of `ids_before`. So a write that had not
     ///   happened may count as ambiguous, too.
     ///
@@ -47,7 +47,7 @@ impl<W> WriteQueue<W> {
 
     fn end_fenced(&mut self, abandoned: Vec<AbandonedWrite>) {
         for write in abandoned {
-            if image_cannot_tell(&write.ids_before, self.buckets[0].image(), &write.id) {
+            if may_have_forgotten(&write.ids_before, self.buckets[0].image(), &write.id) {
                 self.count_as_ambiguous(&write, must_not_repeat);
             }
         }
@@ -75,7 +75,7 @@ impl<W> WriteQueue<W> {
                 return;
             }
             let image = self.buckets[0].image();
-            if image_cannot_tell(&write.ids_before, image, &write.id) {
+            if may_have_forgotten(&write.ids_before, image, &write.id) {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
                 // write must fence it. The queue replaces `ids_before` by the ids that the item has
                 // now. The write counts as ambiguous again only when the item has dropped all of

@@ -117,6 +117,8 @@ impl<W> WriteQueue<W> {
     fn place_correction(&self, draft: &mut Draft, member: &mut Member<W>) -> Placement {
         member.is_forced |= member.attempts >= ATTEMPTS_BEFORE_FORCED;
         let is_forced = member.is_forced && member.corrects_upwards();
+        // A forced write has no conditions on the balance. A request that takes must not lose them
+        // by sharing a forced write; one that only gives back needs none.
         let mixes = draft.is_forced != is_forced && (draft.acquires || draft.corrects);
         if mixes && (is_forced || member.corrects_upwards()) {
             return Placement::Later;

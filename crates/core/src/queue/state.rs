@@ -74,7 +74,7 @@ pub(super) struct SharedWrite<W> {
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. While the item still
     /// has one of these ids, it cannot have dropped the id of this write, so it shows whether the
-    /// write happened (`image_cannot_tell`). An outdated image has older ids, which the item drops
+    /// write happened (`may_have_forgotten`). An outdated image has older ids, which the item drops
     /// sooner. Then the queue decides too early that the item has forgotten the write. This is
     /// safe. The queue never decides it too late.
     pub(super) ids_before: Vec<RequestId>,

@@ -8,8 +8,8 @@ use sluicegate_core::{BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRe
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::deadline_error::{in_doubt_if, setup_error};
 use super::lane::Lane;
+use super::request_error::{setup_error, unavailable_if_in_doubt};
 use super::table_call::Resolved;
 use crate::call::{CallContext, Effect, new_id};
 use crate::error::{AcquireError, InvalidRequest};
@@ -94,11 +94,11 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Contended { is_in_doubt } => Some((is_in_doubt, contended)),
                 // The table answered, so this is no outage.
                 Outcome::Ambiguous => {
-                    return Err((in_doubt_if(true, contended), Effect::Ambiguous));
+                    return Err((unavailable_if_in_doubt(true, contended), Effect::Ambiguous));
                 }
             };
             if let Some((is_in_doubt, error)) = failed {
-                let error = in_doubt_if(is_in_doubt && is_acquire, error);
+                let error = unavailable_if_in_doubt(is_in_doubt && is_acquire, error);
                 return Err((error, Effect::of(is_in_doubt)));
             }
             // The limits that a parent follows now may lack a requested one.

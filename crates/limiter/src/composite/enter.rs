@@ -6,9 +6,9 @@ use sluicegate_core::{Outcome, QueuedRequest, StateOnLeave};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::deadline_error::{error_at_deadline, in_doubt_if};
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
+use super::request_error::{error_at_deadline, unavailable_if_in_doubt};
 use super::table_call::{LaneCalls, Resolved};
 use crate::call::{CallContext, Effect};
 use crate::cost::Cost;
@@ -52,7 +52,7 @@ impl Lane {
                     entered.must_leave = false;
                     // This is no outage: the table may be all right.
                     let contended = AcquireError::Contended { attempts: context.cost.attempts };
-                    return Err((in_doubt_if(true, contended), Effect::InDoubt));
+                    return Err((unavailable_if_in_doubt(true, contended), Effect::InDoubt));
                 }
             }
             match self.lead() {

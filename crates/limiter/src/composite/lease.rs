@@ -114,7 +114,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         .boxed()
     }
 
-    fn read_or_refuse<'a>(
+    fn refuse_or_read<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,
@@ -141,9 +141,9 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     interval: self.settings.claim_interval,
                     hint: RefillHint::TrustImage,
                 };
-                let is_behind =
+                let must_reconfigure =
                     image.is_some_and(|image| reconfigure(image, acquire, now).is_some());
-                if !is_behind && asked.iter().any(LimitStatus::is_violated) {
+                if !must_reconfigure && asked.iter().any(LimitStatus::is_violated) {
                     return Err(AcquireError::refused(asked));
                 }
             }

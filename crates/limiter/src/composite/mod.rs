@@ -11,7 +11,6 @@ mod calls;
 mod changed;
 mod compensating;
 mod composite_store;
-mod deadline_error;
 mod directory;
 mod enter;
 mod impl_store;
@@ -21,6 +20,7 @@ mod lead;
 #[cfg(feature = "leasing")]
 mod lease;
 mod newest_image;
+mod request_error;
 mod settings;
 mod table_call;
 mod targets;

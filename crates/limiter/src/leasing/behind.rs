@@ -73,7 +73,7 @@ impl BucketWrite<'_> {
         loop {
             let asked_at = self.leaser.times();
             let lease = self.request(&configuration, amounts);
-            let read = self.leaser.store.read_or_refuse(&lease, &self.leaser.clock).await;
+            let read = self.leaser.store.refuse_or_read(&lease, &self.leaser.clock).await;
             let (balance, read_units) = read?;
             self.leaser.note_answer();
             self.spent.read_units += read_units;

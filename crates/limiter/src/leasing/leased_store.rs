@@ -141,7 +141,7 @@ impl Leased {
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };
-        let mut limits = match self.leaser.store.read_or_refuse(&lease, &self.leaser.clock).await {
+        let mut limits = match self.leaser.store.refuse_or_read(&lease, &self.leaser.clock).await {
             Ok((image, _)) => {
                 let grant = BucketGrant { image, ..part.grant.clone() };
                 return Some(self.evaluate(&LeasedPart { grant, ..part.clone() }));

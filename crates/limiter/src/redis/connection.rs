@@ -51,9 +51,9 @@ pub(super) struct Made<C> {
     answers: Arc<AtomicU64>,
 }
 
-/// A call in flight. A connection lives in the runtime that made it, and is silent while nobody runs
-/// that runtime. So if a call of another runtime is given up, and its connection has answered no
-/// call meanwhile, the next call makes another connection.
+/// A call in flight. A connection lives in the runtime that made it, and is silent while nobody
+/// runs that runtime. So if a call of another runtime is given up, and its connection has answered
+/// no call meanwhile, the next call makes another connection.
 struct InFlight<'a, C> {
     made: &'a Mutex<Option<Made<C>>>,
     is_driven_elsewhere: bool,

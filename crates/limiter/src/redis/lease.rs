@@ -96,7 +96,7 @@ impl LeaseCalls for RedisStore {
         self.lease_or_resolve(lease, in_doubt, clock).boxed()
     }
 
-    fn read_or_refuse<'a>(
+    fn refuse_or_read<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,

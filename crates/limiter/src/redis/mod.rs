@@ -86,9 +86,9 @@
 //!
 //! Refusals and outages are those of other stores ([`AcquireError`]). A cluster whose node died is
 //! unavailable for the buckets of that node. The store sends a script again under its request's id
-//! until the deadline, at most 40 times while the server answers. It takes effect once while the bucket
-//! remembers the id ([`guide`](crate::guide#lost-answers)). A refund that may have been made is not
-//! repeated: [`AdjustError::Ambiguous`].
+//! until the deadline, at most 40 times while the server answers. It takes effect once while the
+//! bucket remembers the id ([`guide`](crate::guide#lost-answers)). A refund that may have been made
+//! is not repeated: [`AdjustError::Ambiguous`].
 //!
 //! [`LimitStatus::consumed`]: crate::LimitStatus::consumed
 
@@ -176,7 +176,8 @@ pub enum TimeSource {
 }
 
 impl RedisStore {
-    /// The server at this URL, such as `redis://127.0.0.1/`. It must speak RESP3 (Redis 6 or newer).
+    /// The server at this URL, such as `redis://127.0.0.1/`. It must speak RESP3 (Redis 6 or
+    /// newer).
     ///
     /// # Errors
     /// If the URL cannot be read. Only calls find out that a server does not answer.

@@ -27,7 +27,7 @@ pub(super) fn error_at_deadline(
     let contended = AcquireError::Contended { attempts: context.cost.attempts };
     match table_error {
         Some(TableError::Unconfirmed(cause)) => AcquireError::Unavailable(copy_of(cause)),
-        Some(_) => in_doubt_if(is_in_doubt, contended),
+        Some(_) => unavailable_if_in_doubt(is_in_doubt, contended),
         None if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())
         }
@@ -36,7 +36,7 @@ pub(super) fn error_at_deadline(
 }
 
 /// Wraps an error in `Unavailable` if tokens may have been taken.
-pub(super) fn in_doubt_if(is_in_doubt: bool, error: AcquireError) -> AcquireError {
+pub(super) fn unavailable_if_in_doubt(is_in_doubt: bool, error: AcquireError) -> AcquireError {
     if is_in_doubt { AcquireError::Unavailable(error.into()) } else { error }
 }
 
