@@ -85,6 +85,8 @@ impl<W> WriteQueue<W> {
             match self.place(&mut draft, &mut member, now) {
                 Placement::In => {
                     taking += usize::from(member.may_be_refused());
+                    // A newer image shows that it fits.
+                    member.refusal = None;
                     members.push(member);
                     continue;
                 }
@@ -111,8 +113,10 @@ impl<W> WriteQueue<W> {
         // and again would keep those tokens from everybody. So the refusals wait for the write,
         // once.
         let caller_left = |member: &Member<W>| member.waiter.is_none();
-        let only_gives_back = !members.is_empty() && upkeep.is_none() && !wants_read;
-        let needs_sender = only_gives_back && members.iter().chain(&self.waiting).all(caller_left);
+        // An upkeep, or a read that a waiting request needs, is sent first.
+        let may_write_refunds = !members.is_empty() && upkeep.is_none() && !wants_read;
+        let needs_sender =
+            may_write_refunds && members.iter().chain(&self.waiting).all(caller_left);
         for (mut member, limits) in refused {
             if needs_sender && member.refusal.is_none() {
                 member.refusal = Some(limits);
@@ -122,11 +126,7 @@ impl<W> WriteQueue<W> {
             }
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        // Members without a caller give back tokens for callers that left. A write of these alone
-        // is sent only while a request with a caller waits, because a caller must send it. A
-        // read that a waiting request needs is sent first.
-        let may_write_refunds_alone = upkeep.is_none() && !wants_read && !self.has_no_caller();
-        if has_caller || may_write_refunds_alone && !members.is_empty() {
+        if has_caller || may_write_refunds && !self.has_no_caller() {
             return self.launch(draft, members, now, new_id);
         }
         members.append(&mut self.waiting);

@@ -224,7 +224,7 @@ async fn a_process_without_its_server_knows_whose_parent_was_asked() {
 }
 
 /// The clock of this process is ten minutes ahead of the server's, by which the bucket is refilled.
-/// What the process decides without a call must not count those ten minutes as refill.
+/// If the process decides without a call, it must not count those ten minutes as refill.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn without_a_call_the_time_is_the_servers_too() {
