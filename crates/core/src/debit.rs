@@ -22,9 +22,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the sum that the requests of this write take, up to and including the last
-    /// acquire or lease of that limit. Later corrections do not count. The balance, with refill and
-    /// returned tokens, must reach this sum.
+    /// For each limit, the sum that the balance must reach, with refill and returned tokens: the
+    /// tokens that the last acquire or lease of that limit takes, and all that the requests before
+    /// it take, corrections among them. Corrections after it do not count.
     pub(crate) must_cover: &'a Amounts,
     /// `None`: a claim without a request. Its other conditions keep it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
@@ -101,8 +101,9 @@ pub(crate) fn take_unclaimed(
         }
         if amount.max(returned) > Millitokens::ZERO {
             // Take only while the balance has room for the refill that is not claimed yet. Refill
-            // above the cap is lost. If the bucket is full by now, taking would make room, and the
-            // next claim would add refill that was lost already.
+            // above the cap is lost: if the balance is 10 of a burst of 10, and 3 tokens accrued
+            // since the claim, these 3 are lost. Taking 3 now would make room, and the next claim
+            // would add them after all.
             let unclaimed = refill.accrued_between(since, view.now);
             let room = i128::from(balance.rule.burst().get()) - unclaimed;
             let ceiling = clamped_milli(room - i128::from(returned.get()));

@@ -31,8 +31,7 @@ impl WritePath {
             Self::Create => "create",
             Self::Claim => "claim",
             Self::Unclaimed => "unclaimed",
-            // Most writes on this path are corrections.
-            Self::AddOnly => "adjust",
+            Self::AddOnly => "add_only",
         }
     }
 }

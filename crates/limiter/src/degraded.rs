@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use sluicegate_core::EpochMillis;
 
-/// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
-/// answers that it failed (HTTP 5xx), or it is not asked because earlier calls failed.
+/// The outage policy: decides an acquire while the store is unavailable. The store is unavailable
+/// if it does not answer by the deadline, if it answers that it failed (HTTP 5xx), or if it is not
+/// asked because earlier calls failed.
 ///
 /// Any other answer without a grant stands, and the request fails under every setting: a limit that
 /// is short, contention, throttling, a missing permission or table, a refusal for an unknown

@@ -146,7 +146,7 @@ fn add(milliunits: &AtomicU64, units: f64) -> u64 {
 }
 
 /// Reports the time that a call on the store took, waiting for its turn and repetitions included.
-pub(crate) fn answered(operation: &'static str, took: Duration) {
+pub(crate) fn call_took(operation: &'static str, took: Duration) {
     histogram!("sluicegate_store_duration_seconds", "operation" => operation)
         .record(took.as_secs_f64());
 }

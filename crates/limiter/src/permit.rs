@@ -98,7 +98,7 @@ impl Permit {
         let of =
             |parts: Vec<BucketGrant>| Self::uncorrected(limiter, correction_time_max, parts.into());
         Ok(match answer {
-            Ok(Granted::ByStore(Grant { parts, cost })) => Self { cost, ..of(parts) },
+            Ok(Granted::Normal(Grant { parts, cost })) => Self { cost, ..of(parts) },
             Ok(Granted::Degraded(reason, parts)) => Self { degraded: Some(reason), ..of(parts) },
             Err(error) => Self { shadowed: Some(limiter.shadowed(error)?), ..of(Vec::new()) },
         })

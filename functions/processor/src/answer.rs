@@ -29,7 +29,7 @@ pub(crate) enum WriteAnswer {
         item: Option<WindowItem>,
     },
     /// The write failed, or nothing tells whether it was done.
-    NotConfirmed(WriteError),
+    FailedOrLost(WriteError),
 }
 
 impl WriteAnswer {
@@ -37,7 +37,7 @@ impl WriteAnswer {
     pub(crate) fn done_or_lost(units: Option<f64>, item: Option<WindowItem>) -> Self {
         match units {
             Some(write_units) => Self::Done { write_units, item },
-            None => Self::NotConfirmed(WriteError::empty_answer()),
+            None => Self::FailedOrLost(WriteError::empty_answer()),
         }
     }
 
@@ -45,8 +45,8 @@ impl WriteAnswer {
     pub(crate) fn of_failed_condition(item: Option<&WindowItem>, group: &WindowGroup<'_>) -> Self {
         match watermark(item, group) {
             Ok(Some(watermark)) => Self::ConditionFailed { watermark, item: item.cloned() },
-            Ok(None) => Self::NotConfirmed(broken(group, "not in the table's answer")),
-            Err(error) => Self::NotConfirmed(error),
+            Ok(None) => Self::FailedOrLost(broken(group, "not in the table's answer")),
+            Err(error) => Self::FailedOrLost(error),
         }
     }
 }

@@ -107,7 +107,7 @@ impl WindowWriter<'_> {
                     let error = WriteError::NeedsOperator(reason.to_owned());
                     return result.failed(update.first, error);
                 }
-                WriteAnswer::NotConfirmed(error @ WriteError::Transient { maybe_done, .. }) => {
+                WriteAnswer::FailedOrLost(error @ WriteError::Transient { maybe_done, .. }) => {
                     if maybe_done {
                         lost_reply = Some(write);
                     }
@@ -115,7 +115,7 @@ impl WindowWriter<'_> {
                         return result.failed(update.first, error);
                     }
                 }
-                WriteAnswer::NotConfirmed(error) => return result.failed(update.first, error),
+                WriteAnswer::FailedOrLost(error) => return result.failed(update.first, error),
             }
         }
         result
@@ -128,7 +128,7 @@ impl WindowWriter<'_> {
         update: &WindowUpdate,
     ) -> (WriteAnswer, SentWrite) {
         match self.send_update(watermark, update).await {
-            WriteAnswer::NotConfirmed(WriteError::Invalid(reason)) => {
+            WriteAnswer::FailedOrLost(WriteError::Invalid(reason)) => {
                 self.quarantine_first_records(watermark, update, &reason).await
             }
             answer => {
@@ -178,7 +178,7 @@ impl WindowWriter<'_> {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
-            Err(_) => return WriteAnswer::NotConfirmed(WriteError::out_of_time()),
+            Err(_) => return WriteAnswer::FailedOrLost(WriteError::out_of_time()),
             Ok(Ok(output)) => {
                 return WriteAnswer::done_or_lost(
                     units(output.consumed_capacity),
@@ -191,7 +191,7 @@ impl WindowWriter<'_> {
             Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
                 WriteAnswer::of_failed_condition(failed.item(), self.group)
             }
-            _ => WriteAnswer::NotConfirmed(WriteError::of(&error)),
+            _ => WriteAnswer::FailedOrLost(WriteError::of(&error)),
         }
     }
 
@@ -236,14 +236,14 @@ impl WindowWriter<'_> {
         loop {
             let items = match self.transaction(&built, entries) {
                 Ok(items) => items,
-                Err(error) => return WriteAnswer::NotConfirmed(error),
+                Err(error) => return WriteAnswer::FailedOrLost(error),
             };
             let transaction = transact(self.client, items);
             let reasons = match tokio::time::timeout_at(self.deadline, transaction).await {
-                Err(_) => return WriteAnswer::NotConfirmed(WriteError::out_of_time()),
+                Err(_) => return WriteAnswer::FailedOrLost(WriteError::out_of_time()),
                 Ok(Ok(write_units)) => return WriteAnswer::Done { write_units, item: None },
                 Ok(Err(NotDone::Failed(error))) => {
-                    return WriteAnswer::NotConfirmed(error.invalid_as_needs_operator());
+                    return WriteAnswer::FailedOrLost(error.invalid_as_needs_operator());
                 }
                 Ok(Err(NotDone::Cancelled(reasons))) => reasons,
             };
@@ -258,7 +258,7 @@ impl WindowWriter<'_> {
             entries.retain(|_| !exists.next().unwrap_or(false));
             if entries.len() == sent {
                 let error = WriteError::of_reasons(&reasons);
-                return WriteAnswer::NotConfirmed(error.invalid_as_needs_operator());
+                return WriteAnswer::FailedOrLost(error.invalid_as_needs_operator());
             }
         }
     }

@@ -61,10 +61,10 @@ impl AbandonedRequest {
 }
 
 /// True if the item may have forgotten the lost attempt of a write, so that the image cannot tell
-/// whether the attempt happened. Callers ask first whether the image shows `id`. Either there
-/// is no item, or the item's list of ids is full and has none of `ids_before`, the ids from before
-/// the write: then `id` may have come and gone. This function ignores `id` itself, because a later
-/// attempt of the write, or its fence, may have put `id` into the item.
+/// whether the attempt happened. That is so in two cases: there is no item; or its list of ids is
+/// full and has none of `ids_before`, the ids from before the write, so that `id` may have come and
+/// gone. Callers ask first whether the image shows `id`. Here `id` does not count, because a later
+/// attempt of the write, or its fence, may have put it into the item.
 pub(super) fn may_have_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

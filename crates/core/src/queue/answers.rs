@@ -140,7 +140,7 @@ impl<W> WriteQueue<W> {
             shared
                 .members
                 .iter_mut()
-                .for_each(|member| member.has_image_since_entry[*index] = true);
+                .for_each(|member| member.has_authoritative_since_entry[*index] = true);
             self.set_image(*index, image, now, true);
         }
         self.shared = Some(shared);
@@ -189,7 +189,7 @@ impl<W> WriteQueue<W> {
         // The lost write may have changed the bucket, and time has passed: nothing may be refused
         // by an earlier answer.
         for member in self.members() {
-            member.has_image_since_entry = Default::default();
+            member.has_authoritative_since_entry = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -258,7 +258,7 @@ impl<W> WriteQueue<W> {
             if member.attempts < member.attempts_max() {
                 self.waiting.push(member);
             } else {
-                let is_in_doubt = self.is_abandoned(&member.request.id);
+                let is_in_doubt = self.has_abandoned_write(&member.request.id);
                 self.resolve(member, Outcome::Contended { is_in_doubt });
             }
         }
@@ -285,7 +285,7 @@ impl<W> WriteQueue<W> {
         self.requeue(back);
         for member in failed {
             // A write of it may have taken effect.
-            let is_in_doubt = self.is_abandoned(&member.request.id);
+            let is_in_doubt = self.has_abandoned_write(&member.request.id);
             self.resolve(member, Outcome::Failed { is_in_doubt });
         }
     }
@@ -319,7 +319,8 @@ impl<W> WriteQueue<W> {
             // does not fail for that reason. The queue refuses it from a recent image, or reads
             // first.
             (_, Upkeep::Reconfigure) => {
-                self.members().for_each(|member| member.has_image_since_entry = Default::default());
+                self.members()
+                    .for_each(|member| member.has_authoritative_since_entry = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -355,7 +356,8 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(KnownImage { image, as_of: now, is_authoritative });
         bucket.restart_quiet_time_if_claimed(now);
         for member in self.members() {
-            member.has_image_since_entry[index] = is_authoritative && member.entered_before_call;
+            member.has_authoritative_since_entry[index] =
+                is_authoritative && member.entered_before_call;
         }
     }
 

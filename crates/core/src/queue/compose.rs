@@ -154,22 +154,26 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// True if an acquire waits and an image is probably out of date: it is older than the claim
-    /// interval and than the waiting requests, and earlier images usually were out of date, because
-    /// another process had claimed since (`is_usually_outdated`). A read then costs less than a
-    /// write that fails. If earlier answers usually showed a claim within the last interval
-    /// (`is_usually_claimed`), no read is needed: the plan assumes such a claim.
+    /// True if an acquire waits and the image of a bucket is probably out of date: a read then
+    /// costs less than a write that fails. All of this must hold:
+    ///
+    /// - The last claim, and the table's last answer, are older than the claim interval.
+    /// - Images as old as that usually turned out to be out of date, because another process had
+    ///   claimed.
+    /// - Answers did not usually show a claim within the last interval. (If they do, the plan
+    ///   assumes such a claim, and needs no read.)
+    /// - The table has not answered since the waiting requests entered.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let has_image_since_entry =
-                self.waiting.iter().any(|member| member.has_image_since_entry[index]);
+            let has_authoritative_since_entry =
+                self.waiting.iter().any(|member| member.has_authoritative_since_entry[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
                 && contention.is_usually_outdated()
                 && !contention.is_usually_claimed()
-                && !has_image_since_entry
+                && !has_authoritative_since_entry
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -211,11 +215,11 @@ impl<W> WriteQueue<W> {
         self.send_shared()
     }
 
-    /// For each bucket: true if `has_image_since_entry` is false for all of these requests, so that
-    /// the image may be out of date.
+    /// For each bucket: true if `has_authoritative_since_entry` is false for all of these requests,
+    /// so that the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| {
-            !members.iter().any(|member| member.has_image_since_entry[index])
+            !members.iter().any(|member| member.has_authoritative_since_entry[index])
         })
     }
 

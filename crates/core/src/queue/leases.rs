@@ -60,16 +60,16 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) => {
-                    Some(self.placement_if_alone(member, now).unwrap_or(Placement::Later))
+                    Some(self.placement_unless_it_fits(member, now).unwrap_or(Placement::Later))
                 }
                 // The repair may only make room for a limit that the lease merely wants, so a
                 // refusal of what it needs comes first.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.placement_if_alone(member, now).unwrap_or(repair))
+                    Some(self.placement_unless_it_fits(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.has_image_since_entry[0] =>
+                    if !member.has_authoritative_since_entry[0] =>
                 {
                     Some(Placement::Read)
                 }
@@ -81,7 +81,7 @@ impl<W> WriteQueue<W> {
             match placed {
                 // A lost write of this lease may still happen. The settlement is then written
                 // alone, to fence that write.
-                Some(Placement::Resolved(_)) if self.is_abandoned(id) => leased.clear(),
+                Some(Placement::Resolved(_)) if self.has_abandoned_write(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
             }
@@ -107,7 +107,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// True if an abandoned write carries the request.
-    pub(super) fn is_abandoned(&self, id: &crate::RequestId) -> bool {
+    pub(super) fn has_abandoned_write(&self, id: &crate::RequestId) -> bool {
         self.abandoned.iter().any(|write| write.has(id))
     }
 

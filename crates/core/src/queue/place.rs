@@ -75,10 +75,10 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
-                    return self.placement_if_alone(member, now).unwrap_or(fallback);
+                    return self.placement_unless_it_fits(member, now).unwrap_or(fallback);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.has_image_since_entry[index] =>
+                    if !member.has_authoritative_since_entry[index] =>
                 {
                     return Placement::Read;
                 }
@@ -143,7 +143,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.has_image_since_entry[index] {
+            if !missing.is_empty() && !member.has_authoritative_since_entry[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

@@ -28,7 +28,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) =
-            self.placement_if_alone(member, now)
+            self.placement_unless_it_fits(member, now)
         {
             return Some(outcome);
         }
@@ -40,12 +40,12 @@ impl<W> WriteQueue<W> {
     /// that applies:
     ///
     /// - A bucket needs a repair: the repair.
-    /// - The request is short, and an item does not follow the request's limits yet: the upkeep that
-    ///   changes the item. If no refusal may be based on the image of that bucket, a read.
+    /// - The request is short, and an item does not follow the request's limits yet: the upkeep
+    ///   that changes the item. If no refusal may be based on the image of that bucket, a read.
     /// - An image shows that it is short, and no refusal may be based on that image
     ///   (`may_refuse_by_image`): a read.
     /// - Otherwise the refusal.
-    pub(super) fn placement_if_alone(
+    pub(super) fn placement_unless_it_fits(
         &self,
         member: &Member<W>,
         now: EpochMillis,
@@ -111,7 +111,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.has_image_since_entry[index] || self.abandoned.is_empty() && is_recent()
+        member.has_authoritative_since_entry[index] || self.abandoned.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -125,14 +125,18 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        if !member.was_outrun || !member.may_be_refused() || self.is_abandoned(&member.request.id) {
+        if !member.was_outrun
+            || !member.may_be_refused()
+            || self.has_abandoned_write(&member.request.id)
+        {
             return None;
         }
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image =
-                self.buckets[index].image().filter(|_| member.has_image_since_entry[index])?;
+            let image = self.buckets[index]
+                .image()
+                .filter(|_| member.has_authoritative_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -164,9 +168,9 @@ impl<W> WriteQueue<W> {
     /// Refuses a request that was passed over (the requests before it took the tokens that it
     /// needs), if a later answer shows that those requests left too little. The balance counts
     /// refill up to the time at which the request was passed over, and later refill only if a write
-    /// has claimed it. Unclaimed later refill does not count: it would make the request fit after
-    /// all, so that the request waited on, and its caller did not ask to wait. After a boundary of
-    /// a calendar the request is not refused here.
+    /// has claimed it. If unclaimed later refill counted, the request might fit, and would go on
+    /// waiting for a write, although its caller did not ask to wait. After a boundary of a calendar
+    /// the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,
@@ -181,7 +185,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if !member.has_image_since_entry[index]
+            if !member.has_authoritative_since_entry[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index]
                     && bucket.due_reconfiguration(acquire, now).is_some()

@@ -74,9 +74,9 @@ pub(super) struct SharedWrite<W> {
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. While the item still
     /// has one of these ids, it cannot have dropped the id of this write, so it shows whether the
-    /// write happened (`may_have_forgotten`). An outdated image has older ids, which the item drops
-    /// sooner. Then the queue decides too early that the item has forgotten the write. This is
-    /// safe. The queue never decides it too late.
+    /// write happened (`may_have_forgotten`). The queue never decides too late that the item has
+    /// forgotten the write. It may decide too early, which is safe: an outdated image has older
+    /// ids, which the item drops sooner.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_read_since_attempt: bool,
@@ -140,7 +140,7 @@ impl<W> WriteQueue<W> {
             of.adopted = is_idle.then(|| known.clone());
             of.known = Some(known.clone());
             of.restart_quiet_time_if_claimed(known.as_of);
-            self.members().for_each(|member| member.has_image_since_entry[bucket] = false);
+            self.members().for_each(|member| member.has_authoritative_since_entry[bucket] = false);
         }
     }
 

@@ -8,16 +8,24 @@
 //! | `Unavailable` with `Contended` inside | tokens may have been taken; the store answers | (the guard unwraps it: `Contended`) |
 //! | `Setup` | nothing was taken | nothing was taken |
 //! | `Unavailable` with `Setup` inside | tokens may have been taken; the store answers | the same |
-//! | any other `Unavailable` | an outage | an outage, which the outage policy did not bridge |
+//! | any other `Unavailable` | an outage | an outage; the policy is `Deny`, or it is `Local` and the process knows no limit to decide by |
+//!
+//! So a caller of the limiter must expect that tokens were taken after each of them but `Setup`.
 
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
-/// The error of a request that has no more time: `Contended`, alone or inside `Unavailable`, or an
-/// outage. `is_silent`: a call was in flight when the time was over, and the table has answered no
-/// call since the request entered.
+/// The error of a request that has no more time. `table_error` is that of the last answered call.
+/// `is_silent`: a call was in flight when the time was over, and the table has answered no call
+/// since the request entered.
+///
+/// - The last call got no answer, or the table is silent, or a write of the request still has no
+///   answer: an outage, also if the table answered earlier calls.
+/// - The table answered the last call with an error: `Contended`, inside `Unavailable` if tokens
+///   may have been taken.
+/// - Otherwise, for example in a pause: `Contended`.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     is_silent: bool,

@@ -193,9 +193,9 @@ impl<T: Table> CompositeStore<T> {
     /// read now.
     ///
     /// The newer limits come from the directory if another request has learned them meanwhile, or
-    /// else from a strongly consistent read. The levels just read may still look older than those
-    /// that the item follows: somebody deleted a level by hand or restored the table. A later
-    /// write brings such an item to the limits that were read ([`StoredRules::outranks`]).
+    /// else from a strongly consistent read. If even the levels of that read look older than those
+    /// that the item follows, somebody has deleted a level by hand or restored the table. Then the
+    /// levels win: a later write brings the item to their limits ([`StoredRules::outranks`]).
     pub(super) async fn follow_newer_limits(
         &self,
         targets: &mut [BucketRequest],

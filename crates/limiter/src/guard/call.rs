@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::answer::{MaybeOutage, came_from_store, is_answer};
 use super::breaker::CallPass;
-use super::guarded::Guard;
+use super::store_guard::Guard;
 use crate::clock::Clock;
 use crate::degraded::{Cause, Degraded, OnUnavailable};
 use crate::error::{AcquireError, AdjustError, LimitStatus};
@@ -19,7 +19,7 @@ use crate::store_error::{BoxError, described};
 #[derive(Debug)]
 pub(crate) enum Granted {
     /// By a call on the store, or from tokens that this process holds.
-    ByStore(Grant),
+    Normal(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
@@ -48,7 +48,7 @@ impl Guard {
     ) -> Result<Granted, AcquireError> {
         let Some(pass) = self.begin_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
-                return Ok(Granted::ByStore(grant));
+                return Ok(Granted::Normal(grant));
             }
             let not_asked_error = self.health.not_asked_error();
             let cause = Cause::NotAsked { since: not_asked_error.since };
@@ -63,7 +63,7 @@ impl Guard {
                 drop(pass)
             }
             result => {
-                metered::answered("acquire", begin.elapsed());
+                metered::call_took("acquire", begin.elapsed());
                 self.note(pass, result);
             }
         }
@@ -72,7 +72,7 @@ impl Guard {
                 if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().remember(request, &grant.parts);
                 }
-                Ok(Granted::ByStore(grant))
+                Ok(Granted::Normal(grant))
             }
             Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };
@@ -107,7 +107,7 @@ impl Guard {
         let begin = Instant::now();
         let call = self.store.adjust(correction, &self.clock);
         let result = self.watch_call(&pass, correction.deadline, call).await;
-        metered::answered("correct", begin.elapsed());
+        metered::call_took("correct", begin.elapsed());
         self.note(pass, &result);
         result
     }
@@ -123,7 +123,7 @@ impl Guard {
         let begin = Instant::now();
         let call = self.store.peek(request, &self.clock);
         let result = self.watch_call(&pass, request.deadline, call).await;
-        metered::answered("peek", begin.elapsed());
+        metered::call_took("peek", begin.elapsed());
         self.note(pass, &result);
         result
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures_util::future::{FutureExt as _, join_all};
 
-use super::guarded::Guard;
 use super::pending_debits::{PendingDebit, PendingDebits};
+use super::store_guard::Guard;
 use crate::error::AdjustError;
 use crate::store::Correction;
 

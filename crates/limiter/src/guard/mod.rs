@@ -13,16 +13,16 @@ mod breaker;
 mod breaker_config;
 mod call;
 mod debit_pending;
-mod guarded;
 mod health;
 mod local;
 mod local_bucket;
 mod pending_debits;
 mod recovery;
+mod store_guard;
 mod unfinished_calls;
 
 #[cfg(feature = "leasing")]
 pub(crate) use self::answer::MaybeOutage;
 pub use self::breaker_config::BreakerConfig;
 pub(crate) use self::call::Granted;
-pub(crate) use self::guarded::{CallSettings, Guard};
+pub(crate) use self::store_guard::{CallSettings, Guard};

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::guarded::Guard;
+use super::store_guard::Guard;
 
 /// While earlier probes hang, at most about this many are sent within one connect deadline. So no
 /// more are in flight. A probe that hangs must not delay the next one, which may find the store

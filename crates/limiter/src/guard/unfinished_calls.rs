@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::answer::is_answer;
 use super::breaker::CallPass;
-use super::guarded::Guard;
+use super::store_guard::Guard;
 
 /// The longest deadline of a probe. The deadline of the call may be a day.
 const DEADLINE_MAX: Duration = Duration::from_secs(60);

@@ -89,7 +89,7 @@ pub(crate) async fn in_acquire_span(
 
 fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     match result {
-        Ok(Granted::ByStore(grant)) => {
+        Ok(Granted::Normal(grant)) => {
             if let Some(path) = grant.cost.path {
                 span.record("path", path.as_str());
             }
