@@ -26,7 +26,7 @@ impl Limiter {
     ) -> Result<StoredLimits, ConfigError> {
         let (store, clock) = (self.dynamo()?, self.clock());
         let stored = store.table().config().set_limits(scope, limits, clock.now()).await;
-        store.note_limits(scope, stored.as_ref().ok(), clock.now());
+        store.directory.note_limits(scope, stored.as_ref().ok(), clock.now());
         stored
     }
 
@@ -43,7 +43,7 @@ impl Limiter {
         let (store, clock) = (self.dynamo()?, self.clock());
         let left = store.table().config().delete_limits(scope, limits, clock.now()).await;
         let known = left.as_ref().ok().and_then(Option::as_ref);
-        store.note_limits(scope, known, clock.now());
+        store.directory.note_limits(scope, known, clock.now());
         left
     }
 
@@ -65,8 +65,8 @@ impl Limiter {
     pub async fn put_entity(&self, record: &EntityRecord) -> Result<(), ConfigError> {
         let store = self.dynamo()?;
         let put = store.table().config().put_entity(record).await;
-        let known = put.as_ref().map(|()| Some(record));
-        store.note_entity(&record.entity, known, self.clock().now());
+        let known = put.as_ref().ok().map(|()| Some(record));
+        store.directory.note_entity(&record.entity, known, self.clock().now());
         put
     }
 
@@ -85,7 +85,8 @@ impl Limiter {
     pub async fn delete_entity(&self, entity: &EntityId) -> Result<(), ConfigError> {
         let store = self.dynamo()?;
         let deleted = store.table().config().delete_entity(entity).await;
-        store.note_entity(entity, deleted.as_ref().map(|()| None), self.clock().now());
+        let known = deleted.as_ref().ok().map(|()| None);
+        store.directory.note_entity(entity, known, self.clock().now());
         deleted
     }
 

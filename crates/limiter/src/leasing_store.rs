@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, RequestId,
+    Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LeaseTerms, LimitName, RequestId,
 };
 
 use crate::call::CallContext;
@@ -67,11 +67,14 @@ pub trait LeaseCalls: Store {
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>>;
 
     /// Reads the bucket so that every earlier write is visible; returns it with the read units
-    /// spent. If the store answered a moment ago that the bucket is short, this returns a refusal
-    /// without a read.
+    /// spent. If the store answered a moment ago that the bucket has less than `asked`, this
+    /// returns a refusal without a read.
     fn refuse_or_read<'a>(
         &'a self,
-        lease: &'a LeaseRequest<'a>,
+        bucket: &'a BucketId,
+        configuration: &'a Configuration,
+        asked: &'a Amounts,
+        deadline: Duration,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<BucketRead, AcquireError>>;
 
@@ -86,20 +89,15 @@ pub trait LeaseCalls: Store {
 /// A bucket, if it exists, and the read units that were spent.
 pub(crate) type BucketRead = (Option<Arc<CompositeBucket>>, f64);
 
-/// The tokens to lease, and the amounts to settle with them.
+/// A lease of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest<'a> {
     /// The bucket.
     pub bucket: &'a BucketId,
     /// Its limits.
     pub configuration: &'a Configuration,
-    /// The range to lease of each limit; empty: only settle.
-    pub wanted: &'a BTreeMap<LimitName, LeaseRange>,
-    /// The amounts to give back; none is negative.
-    pub returned: &'a Amounts,
-    /// The amounts that move the counters of consumption. `None`: the leased amounts less those
-    /// given back.
-    pub counted: Option<&'a Amounts>,
+    /// The tokens to lease, and the amounts to settle with them.
+    pub terms: &'a Arc<LeaseTerms>,
     /// The caller's last write on the bucket that was answered, if it knows.
     pub last: Option<&'a RequestId>,
     /// The most time that the whole call may take.

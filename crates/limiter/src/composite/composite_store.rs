@@ -26,7 +26,7 @@ pub struct CompositeStore<T> {
     pub(super) table: Arc<T>,
     pub(super) settings: StoreSettings,
     pub(super) known_buckets: Cache<BucketId, Arc<KnownBucket>>,
-    pub(super) directory: Directory,
+    pub(crate) directory: Directory,
     pub(super) counters: Counters,
 }
 

@@ -24,7 +24,7 @@ const VALID_MS: i64 = 60_000;
 const REMEMBERED_MAX: usize = 100_000;
 
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     entities: Cache<EntityId, Dated<EntityRecord>>,
     limits: Cache<LimitsScope, Dated<StoredLimits>>,
     /// Grows with every change of a record or of stored limits that this process made, and with
@@ -181,7 +181,7 @@ impl Directory {
     /// record is unknown. A read that began before that and is answered later does not replace it:
     /// see [`learn`](Self::learn).
     #[cfg(feature = "dynamodb")]
-    pub(super) fn note_entity(
+    pub(crate) fn note_entity(
         &self,
         entity: &EntityId,
         record: Option<Option<&EntityRecord>>,
@@ -201,7 +201,7 @@ impl Directory {
     /// eventually consistent read that began before that and is answered later does not replace
     /// them: see [`learn`](Self::learn).
     #[cfg(feature = "dynamodb")]
-    pub(super) fn note_limits(
+    pub(crate) fn note_limits(
         &self,
         scope: &LimitsScope,
         stored: Option<&StoredLimits>,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    Acquire, Amounts, BucketId, CompositeBucket, Configuration, LeaseTerms, Purpose, RefillHint,
-    evaluate, reconfigure,
+    Acquire, Amounts, BucketId, CompositeBucket, Configuration, Purpose, RefillHint, evaluate,
+    reconfigure,
 };
 
 use super::bucket_request::{BucketRequest, take_out_uncharged};
@@ -80,14 +80,13 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             let lane = in_doubt.and_then(|in_doubt| in_doubt.lane);
             let lane =
                 lane.unwrap_or_else(|| known_bucket.lane(lease.bucket, self.queue_settings()));
-            let terms = terms(lease);
             let target = BucketRequest::new(
                 lease.bucket.clone(),
-                terms.least(),
+                lease.terms.least(),
                 Arc::new(lease.configuration.clone()),
                 known_bucket,
             );
-            let purpose = Purpose::Lease(Arc::new(terms));
+            let purpose = Purpose::Lease(lease.terms.clone());
             let result = self.submit_until_done(&lane, &purpose, &mut [target], &mut context).await;
             let CallContext { id, cost, .. } = context;
             match result {
@@ -116,12 +115,15 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
 
     fn refuse_or_read<'a>(
         &'a self,
-        lease: &'a LeaseRequest<'a>,
+        bucket: &'a BucketId,
+        configuration: &'a Configuration,
+        asked: &'a Amounts,
+        deadline: Duration,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let mut context = CallContext::new(clock, lease.deadline);
-            let known_bucket = self.known_bucket(lease.bucket);
+            let mut context = CallContext::new(clock, deadline);
+            let known_bucket = self.known_bucket(bucket);
             let (now, refusal_age_max_ms) =
                 (context.now(), self.queue_settings().refusal_age_max_ms);
             if let Some(known) = known_bucket
@@ -129,25 +131,24 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 .known()
                 .filter(|known| known.is_recent_enough_to_refuse(now, refusal_age_max_ms))
             {
-                let least = terms(lease).least();
                 let image = known.image.as_deref();
-                let mut asked = evaluate(lease.bucket, image, &least, lease.configuration, now);
-                asked.retain(|status| least.contains_key(&status.limit));
+                let mut limits = evaluate(bucket, image, asked, configuration, now);
+                limits.retain(|status| asked.contains_key(&status.limit));
                 let acquire = Acquire {
-                    bucket: lease.bucket,
-                    amounts: &least,
-                    configuration: lease.configuration,
+                    bucket,
+                    amounts: asked,
+                    configuration,
                     id: &context.id,
                     interval: self.settings.claim_interval,
                     hint: RefillHint::TrustImage,
                 };
                 let must_reconfigure =
                     image.is_some_and(|image| reconfigure(image, acquire, now).is_some());
-                if !must_reconfigure && asked.iter().any(LimitStatus::is_violated) {
-                    return Err(AcquireError::refused(asked));
+                if !must_reconfigure && limits.iter().any(LimitStatus::is_violated) {
+                    return Err(AcquireError::refused(limits));
                 }
             }
-            let image = self.read_image(lease.bucket, &known_bucket, &mut context).await?;
+            let image = self.read_image(bucket, &known_bucket, &mut context).await?;
             Ok((image, context.cost.read_units))
         }
         .boxed()
@@ -159,13 +160,5 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Corrected, AdjustError>> {
         self.make_correction(correction, clock).boxed()
-    }
-}
-
-fn terms(lease: &LeaseRequest<'_>) -> LeaseTerms {
-    LeaseTerms {
-        wanted: lease.wanted.clone(),
-        returned: lease.returned.clone(),
-        counted: lease.counted.cloned(),
     }
 }

@@ -7,8 +7,6 @@ mod acquire;
 mod adjust;
 mod bucket_request;
 mod calls;
-#[cfg(feature = "dynamodb")]
-mod changed;
 mod compensating;
 mod composite_store;
 mod directory;

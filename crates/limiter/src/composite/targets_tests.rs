@@ -249,6 +249,6 @@ async fn configuration_is_kept_while_other_entities_are_learned() {
     let same = |(a, b): (&Arc<Configuration>, &Arc<Configuration>)| Arc::ptr_eq(a, b);
     assert!(warm.iter().zip(&configuration("u").await).all(same), "made again");
     // A change of one of its own levels is noticed.
-    store.note_limits(&LimitsScope::System, None, EpochMillis::new(0).unwrap());
+    store.directory.note_limits(&LimitsScope::System, None, EpochMillis::new(0).unwrap());
     assert!(!warm.iter().zip(&configuration("u").await).any(same), "not made again");
 }

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, CompositeBucket, LeaseRange, LimitName, Millitokens, evaluate};
+use sluicegate_core::{
+    Amounts, CompositeBucket, LeaseRange, LeaseTerms, LimitName, Millitokens, evaluate,
+};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{POOL_MAX, TakeResult};
@@ -69,18 +71,20 @@ impl BucketWrite<'_> {
     async fn lease_beyond_threshold(&mut self) -> Result<(), AcquireError> {
         let configuration = self.turn.ledger().configuration.clone();
         let wanted = self.turn.bucket.exact_ranges(self.need);
-        let amounts = (&wanted, Amounts::EMPTY, None);
+        let terms = Arc::new(LeaseTerms { wanted, ..LeaseTerms::default() });
+        let asked = terms.least();
         loop {
             let asked_at = self.leaser.times();
-            let lease = self.request(&configuration, amounts);
-            let read = self.leaser.store.refuse_or_read(&lease, &self.leaser.clock).await;
+            let (store, clock) = (&self.leaser.store, &self.leaser.clock);
+            let left = self.left();
+            let read = store.refuse_or_read(&self.id, &configuration, &asked, left, clock).await;
             let (balance, read_units) = read?;
             self.leaser.note_answer();
             self.spent.read_units += read_units;
             if self.serve_from(balance, asked_at).await? || self.need.is_empty() {
                 return Ok(());
             }
-            let leased = self.send(&configuration, amounts, None).await;
+            let leased = self.send(&configuration, &terms, None).await;
             let outcome = leased.map_err(|failed| {
                 // If it leased any tokens, no caller got them.
                 if failed.in_doubt.is_some() {
@@ -88,7 +92,7 @@ impl BucketWrite<'_> {
                 }
                 failed.error
             })?;
-            let covers = outcome.covers(&wanted);
+            let covers = outcome.covers(&terms.wanted);
             self.leaser.meter.count(u64::from(covers));
             // The lease changed the balance by which the pools were filled.
             self.grant(outcome.image.as_deref(), asked_at);
@@ -194,8 +198,8 @@ impl BucketWrite<'_> {
         let least = Millitokens::saturating(1);
         let wanted = BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]);
         let returned = Amounts::from([(limit.clone(), least)]);
-        let amounts = (&wanted, &returned, Some(Amounts::EMPTY));
-        let touched = self.send(&configuration, amounts, None).await;
+        let terms = LeaseTerms { wanted, returned, counted: Some(Amounts::new()) };
+        let touched = self.send(&configuration, &Arc::new(terms), None).await;
         let outcome = touched.map_err(|failed| failed.error)?;
         self.spent += outcome.cost;
         Ok(outcome.image)

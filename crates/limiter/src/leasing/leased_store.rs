@@ -23,7 +23,6 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::leasing_store::LeaseRequest;
 use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Grant, Request, Store};
 
 impl Leased {
@@ -131,17 +130,11 @@ impl Leased {
 
     /// Reads the status of the limits of a bucket from the store. `None`: the store did not answer.
     async fn read_status(&self, part: &LeasedPart, until: Instant) -> Option<Vec<LimitStatus>> {
-        let wanted = part.bucket.exact_ranges(&part.demands);
-        let lease = LeaseRequest {
-            bucket: &part.grant.bucket,
-            configuration: &part.grant.configuration,
-            wanted: &wanted,
-            returned: Amounts::EMPTY,
-            counted: None,
-            last: None,
-            deadline: until.saturating_duration_since(Instant::now()),
-        };
-        let mut limits = match self.leaser.store.refuse_or_read(&lease, &self.leaser.clock).await {
+        let BucketGrant { bucket, configuration, amounts, .. } = &part.grant;
+        let left = until.saturating_duration_since(Instant::now());
+        let (store, clock) = (&self.leaser.store, &self.leaser.clock);
+        let read = store.refuse_or_read(bucket, configuration, amounts, left, clock).await;
+        let mut limits = match read {
             Ok((image, _)) => {
                 let grant = BucketGrant { image, ..part.grant.clone() };
                 return Some(self.evaluate(&LeasedPart { grant, ..part.clone() }));

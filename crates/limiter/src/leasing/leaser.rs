@@ -1,12 +1,11 @@
 //! Holds the buckets of the process, and gets tokens for a request: from the pools, or from the
 //! store.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, BucketId, Configuration, LeaseRange, LimitName};
+use sluicegate_core::{BucketId, Configuration, LeaseTerms};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, PutResult, TakeResult};
@@ -80,10 +79,6 @@ pub(super) enum WriteKind {
     SettleAll,
 }
 
-/// The amounts of a lease: what is wanted, what comes back, and what is counted.
-pub(super) type LeaseAmounts<'r> =
-    (&'r BTreeMap<LimitName, LeaseRange>, &'r Amounts, Option<&'r Amounts>);
-
 /// One write of a bucket, by the task that has the turn for it: see `strict.rs` and `behind.rs`.
 pub(super) struct BucketWrite<'a> {
     pub(super) leaser: &'a Leaser,
@@ -113,25 +108,16 @@ impl BucketWrite<'_> {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// The request for a lease, with the time that is left.
-    pub(super) fn request<'r>(
-        &'r self,
-        configuration: &'r Configuration,
-        (wanted, returned, counted): LeaseAmounts<'r>,
-    ) -> LeaseRequest<'r> {
-        let (bucket, last, deadline) = (&self.id, None, self.left());
-        LeaseRequest { bucket, configuration, wanted, returned, counted, last, deadline }
-    }
-
     /// Sends a lease; with `in_doubt`, again. Counts its attempts.
     pub(super) async fn send(
         &mut self,
         configuration: &Configuration,
-        amounts: LeaseAmounts<'_>,
+        terms: &Arc<LeaseTerms>,
         in_doubt: Option<LeaseInDoubt>,
     ) -> Result<LeaseOutcome, LeaseError> {
         let last = self.turn.ledger().last_answered_id();
-        let lease = LeaseRequest { last: last.as_ref(), ..self.request(configuration, amounts) };
+        let (bucket, last, deadline) = (&self.id, last.as_ref(), self.left());
+        let lease = LeaseRequest { bucket, configuration, terms, last, deadline };
         let result = self.leaser.store.lease(&lease, in_doubt, &self.leaser.clock).await;
         let attempts = match &result {
             Ok(outcome) => outcome.cost.attempts,

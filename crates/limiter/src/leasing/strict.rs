@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluicegate_core::Configuration;
+use sluicegate_core::{Configuration, LeaseTerms};
 use tokio::time::Instant;
 
 use super::lease_plan::LeasePlan;
@@ -79,18 +79,19 @@ impl BucketWrite<'_> {
         configuration: &Configuration,
         in_doubt: Option<LeaseInDoubt>,
     ) -> (Result<(), AcquireError>, bool) {
-        let (is_repeated, nothing) = (in_doubt.is_some(), BTreeMap::new());
+        let is_repeated = in_doubt.is_some();
         let leases = !is_repeated || self.kind == WriteKind::Renew;
-        let wanted = if leases { &plan.wanted } else { &nothing };
+        let wanted = if leases { plan.wanted.clone() } else { BTreeMap::new() };
         // Zero for each limit of a lost lease: so the store writes, and remembers its id, even if
         // nothing else is settled.
         let mut returned = plan.returned.clone();
         for limit in in_doubt.iter().flat_map(|in_doubt| in_doubt.leased.keys()) {
             returned.entry(limit.clone()).or_default();
         }
-        let counted = self.counts_use().then_some(&plan.used);
+        let counted = self.counts_use().then(|| plan.used.clone());
+        let terms = Arc::new(LeaseTerms { wanted, returned, counted });
         let start = Instant::now();
-        let result = self.send(configuration, (wanted, &returned, counted), in_doubt).await;
+        let result = self.send(configuration, &terms, in_doubt).await;
         let (leaser, bucket) = (self.leaser, &self.turn.bucket);
         let ledger = &mut *self.turn.ledger();
         // Read under the lock: a task that notices later that the clock was set back finds the

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LeaseRange, LimitName,
-    Millitokens, RequestId, WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LeaseRange, LeaseTerms,
+    LimitName, Millitokens, RequestId, WritePath,
 };
 
 use super::RedisStore;
@@ -98,12 +98,15 @@ impl LeaseCalls for RedisStore {
 
     fn refuse_or_read<'a>(
         &'a self,
-        lease: &'a LeaseRequest<'a>,
+        bucket: &'a BucketId,
+        _configuration: &'a Configuration,
+        _asked: &'a Amounts,
+        deadline: Duration,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let image = self.read(lease.bucket, lease.deadline, clock).await?.map(Arc::new);
-            self.learn(lease.bucket, image.as_ref());
+            let image = self.read(bucket, deadline, clock).await?.map(Arc::new);
+            self.learn(bucket, image.as_ref());
             Ok((image, 0.0))
         }
         .boxed()
@@ -229,7 +232,7 @@ impl RedisStore {
         });
         let before: Vec<_> = write.remembered.iter().map(id_text).collect();
         call.arg(before.join(" "));
-        call.arg(if lease.counted.is_some() { USED } else { "" });
+        call.arg(if lease.terms.counted.is_some() { USED } else { "" });
         call
     }
 
@@ -251,9 +254,14 @@ impl RedisStore {
             Status::Short => {
                 let mut asked = named.clone();
                 asked.retain(|_, least| *least > Millitokens::ZERO);
-                return Err(
-                    refusal(&mut reply, targets, &asked, lease.returned, header.now)?.into()
-                );
+                return Err(refusal(
+                    &mut reply,
+                    targets,
+                    &asked,
+                    &lease.terms.returned,
+                    header.now,
+                )?
+                .into());
             }
             Status::Ambiguous => return Ok(LeaseReply::Ambiguous),
             _ => {}
@@ -297,7 +305,7 @@ fn in_doubt_after(
         return None;
     }
     let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
-    let leased = lease.wanted.iter().map(most).collect();
+    let leased = lease.terms.wanted.iter().map(most).collect();
     Some(LeaseInDoubt { id, leased, remembered, is_ambiguous, lane: None })
 }
 
@@ -315,30 +323,33 @@ enum LeaseReply {
 impl LeaseRequest<'_> {
     /// Every limit that the request names, and the least that is wanted of it.
     fn named(&self) -> Amounts {
-        let counted = self.counted.into_iter().flat_map(|counted| counted.keys());
-        let others = self.returned.keys().chain(counted);
+        let LeaseTerms { wanted, returned, counted } = &**self.terms;
+        let counted = counted.iter().flat_map(|counted| counted.keys());
+        let others = returned.keys().chain(counted);
         let mut named: Amounts = others.map(|limit| (limit.clone(), Millitokens::ZERO)).collect();
-        named.extend(self.wanted.iter().map(|(limit, want)| (limit.clone(), want.least)));
+        named.extend(wanted.iter().map(|(limit, want)| (limit.clone(), want.least)));
         named
     }
 
     fn check(&self, named: &Amounts) -> Result<(), AcquireError> {
-        let most = self.wanted.iter().map(|(limit, want)| (limit.clone(), want.most)).collect();
+        let LeaseTerms { wanted, returned, counted } = &**self.terms;
+        let most = wanted.iter().map(|(limit, want)| (limit.clone(), want.most)).collect();
         check_amounts(named)?;
         check_amounts(&most)?;
-        check_amounts(self.returned)?;
-        self.counted.map_or(Ok(()), check_amounts)?;
+        check_amounts(returned)?;
+        counted.as_ref().map_or(Ok(()), check_amounts)?;
         check_rules(&self.configuration.explicit)?;
         Ok(())
     }
 
     /// The argument for its bucket, with four amounts of each limit.
     fn packed_request(&self, target: &ScriptBucket, sent: SentAt, named: &Amounts) -> Vec<u8> {
+        let LeaseTerms { wanted, returned, counted } = &**self.terms;
         target.packed_request(sent, named, |limit| {
-            let want = self.wanted.get(limit);
+            let want = wanted.get(limit);
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
-            let counted = self.counted.map_or(0, |counted| counted.of(limit).get());
-            [least, most.max(least), self.returned.of(limit).get(), counted]
+            let counted = counted.as_ref().map_or(0, |counted| counted.of(limit).get());
+            [least, most.max(least), returned.of(limit).get(), counted]
         })
     }
 }

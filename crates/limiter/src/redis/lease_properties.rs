@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_core::{
-    Action, Answer, BucketDemand, ClaimInterval, KnownImage, LeaseTerms, LimitStatus, Outcome,
-    Purpose, QueueSettings, QueuedRequest, WriteQueue,
+    Action, Answer, BucketDemand, ClaimInterval, KnownImage, LimitStatus, Outcome, Purpose,
+    QueueSettings, QueuedRequest, WriteQueue,
 };
 
 use super::*;
@@ -140,10 +140,9 @@ impl ComparedLease<'_> {
 
     /// The lease by `core`, or the status of the requested limits.
     fn decide_lease(&mut self, said: &Said) -> Result<Amounts, Vec<LimitStatus>> {
-        let Said { wanted, returned, used } = said.clone();
-        let terms = LeaseTerms { wanted, returned, counted: used };
+        let terms = said.terms();
         let least = terms.least();
-        match self.decide(Purpose::Lease(Arc::new(terms)), least) {
+        match self.decide(Purpose::Lease(terms), least) {
             Outcome::Done(done) => Ok(done.leased),
             Outcome::Refused(mut limits) => Err(limits.swap_remove(0)),
             other => panic!("{other:?}"),

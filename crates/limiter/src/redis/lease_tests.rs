@@ -51,6 +51,11 @@ impl Said {
     fn returns(self, amount: i64) -> Self {
         Self { returned: [(name(0), milli(amount))].into(), ..self }
     }
+
+    fn terms(&self) -> Arc<LeaseTerms> {
+        let Self { wanted, returned, used } = self.clone();
+        Arc::new(LeaseTerms { wanted, returned, counted: used })
+    }
 }
 
 impl Leasing {
@@ -71,20 +76,18 @@ impl Leasing {
         Self::on(server, "u", &[Rule::new(milli(100_000), refill).unwrap()])
     }
 
-    fn order<'a>(&'a self, said: &'a Said) -> LeaseRequest<'a> {
+    fn order<'a>(&'a self, terms: &'a Arc<LeaseTerms>) -> LeaseRequest<'a> {
         LeaseRequest {
             bucket: &self.bucket,
             configuration: &self.configuration,
-            wanted: &said.wanted,
-            returned: &said.returned,
-            counted: said.used.as_ref(),
+            terms,
             last: None,
             deadline: DEADLINE,
         }
     }
 
     async fn lease(&self, said: &Said) -> Result<LeaseOutcome, LeaseError> {
-        self.store.lease(&self.order(said), None, &self.clock).await
+        self.store.lease(&self.order(&said.terms()), None, &self.clock).await
     }
 
     async fn resolve(
@@ -92,7 +95,7 @@ impl Leasing {
         said: &Said,
         in_doubt: LeaseInDoubt,
     ) -> Result<LeaseOutcome, LeaseError> {
-        self.store.lease(&self.order(said), Some(in_doubt), &self.clock).await
+        self.store.lease(&self.order(&said.terms()), Some(in_doubt), &self.clock).await
     }
 }
 
@@ -170,8 +173,8 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
         matches!(failed.error, AcquireError::InvalidRequest(InvalidRequest::UnknownLimit(_)));
     assert!(is_unknown, "{failed:?}");
     drop(server);
-    let said = Said::wants(1, 1);
-    let order = LeaseRequest { deadline: Duration::from_secs(1), ..unknown.order(&said) };
+    let terms = Said::wants(1, 1).terms();
+    let order = LeaseRequest { deadline: Duration::from_secs(1), ..unknown.order(&terms) };
     let away = unknown.store.lease(&order, None, &unknown.clock).await.unwrap_err();
     assert!(matches!(away.error, AcquireError::Unavailable(_)), "{away:?}");
 }

@@ -3,6 +3,7 @@
 //! tests compares both with the arithmetic of `core`.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -11,8 +12,8 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::{Value, cmd};
 use sluicegate_core::fixtures::by_calendar;
 use sluicegate_core::{
-    Amounts, BucketId, Configuration, EntityId, EpochMillis, LeaseRange, LimitName, Millitokens,
-    Refill, RequestId, Resource, Rule, Rules,
+    Amounts, BucketId, Configuration, EntityId, EpochMillis, LeaseRange, LeaseTerms, LimitName,
+    Millitokens, Refill, RequestId, Resource, Rule, Rules,
 };
 use sluicegate_testkit::RedisServer;
 
@@ -232,15 +233,14 @@ impl<'a> Compared<'a> {
 
     async fn lease(&mut self, n: usize, share: i64, again: Option<usize>) {
         let want = LeaseRange { least: milli(0), most: self.share(n, share) };
-        let (wanted, returned) = ([(name(n), want)].into(), Amounts::new());
+        let terms = LeaseTerms { wanted: [(name(n), want)].into(), ..LeaseTerms::default() };
+        let terms = Arc::new(terms);
         let id = self.id(again);
         for (store, _) in &self.stores {
             let order = LeaseRequest {
                 bucket: &self.bucket,
                 configuration: &Configuration::explicit(self.rules()),
-                wanted: &wanted,
-                returned: &returned,
-                counted: None,
+                terms: &terms,
                 last: None,
                 deadline: DEADLINE,
             };
