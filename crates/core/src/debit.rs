@@ -22,9 +22,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the sum that the balance must reach, with refill and returned tokens: the
-    /// tokens that the last acquire or lease of that limit takes, and all that the requests before
-    /// it take, corrections among them. Corrections after it do not count.
+    /// For each limit, the sum of all takes up to and including the last acquire or lease of that
+    /// limit, in the order of the requests. The balance must cover it, refill and returned tokens
+    /// included.
     pub(crate) must_cover: &'a Amounts,
     /// `None`: a claim without a request. Its other conditions keep it from happening twice.
     pub(crate) id: Option<&'a RequestId>,

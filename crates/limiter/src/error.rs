@@ -12,7 +12,9 @@ pub use crate::store_error::{BoxError, SetupError, StoreFailure};
 
 /// The reason why an acquire granted nothing. No balance changed, except where
 /// [`Unavailable`](Self::Unavailable), [`Contended`](Self::Contended) and
-/// [`CascadeMode::Compensating`](crate::settings::CascadeMode::Compensating) say otherwise.
+/// [`CascadeMode::Compensating`](crate::settings::CascadeMode::Compensating) say otherwise. If the
+/// answer to a write was lost and the bucket has forgotten the write, a refused request may have
+/// taken tokens, too; the limiter counts it as [ambiguous](crate::guide#lost-answers).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -34,8 +36,8 @@ pub enum AcquireError {
     },
     /// The store did not answer in time, or answered that it failed (the source is a
     /// [`StoreFailure`] then); or an earlier answer was lost, and the store answers now (then the
-    /// source is an `AcquireError`): 503. A write whose answer was lost may take effect: then tokens
-    /// are taken although nothing was granted.
+    /// source is an `AcquireError`): 503. A write whose answer was lost may take effect: then
+    /// tokens are taken although nothing was granted.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid
@@ -349,8 +351,8 @@ impl AdjustError {
         Self::Unavailable(if is_failure { source } else { NotSent(source).into() })
     }
 
-    /// The error of a correction whose call failed. The call asked for no tokens, so no limit can be
-    /// short.
+    /// The error of a correction whose call failed. The call asked for no tokens, so no limit can
+    /// be short.
     pub(crate) fn of_call(error: AcquireError) -> Self {
         match error {
             AcquireError::InvalidRequest(invalid) => invalid.into(),

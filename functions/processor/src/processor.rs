@@ -154,10 +154,11 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
-        // Records that this filter drops are delivered again. In a batch in the order of one
-        // stream, the reported position is at or before all of them, because the window or the
-        // entry that failed has a record before them. In a batch out of order, it is the position
-        // of the first record. If there is no position to report, the whole batch comes again.
+        // Records that this filter drops are delivered again. Each of them comes after an
+        // uncountable record, and so after all that failed: an entry, or a window written before
+        // it. So in a batch in the order of one stream, the reported position is at or before all
+        // of them. In a batch out of order, it is the position of the first record. If there is no
+        // position to report, the whole batch comes again.
         let ready = behind
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));

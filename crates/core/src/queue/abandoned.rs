@@ -63,8 +63,9 @@ impl AbandonedRequest {
 /// True if the item may have forgotten the lost attempt of a write, so that the image cannot tell
 /// whether the attempt happened. That is so in two cases: there is no item; or its list of ids is
 /// full and has none of `ids_before`, the ids from before the write, so that `id` may have come and
-/// gone. Callers ask first whether the image shows `id`. Here `id` does not count, because a later
-/// attempt of the write, or its fence, may have put it into the item.
+/// gone. Here `id` itself does not count. While the write is unresolved, the image does not show it
+/// (callers ask that first). Once a later attempt or a fence has succeeded, that write has put it
+/// there.
 pub(super) fn may_have_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

@@ -21,6 +21,11 @@
 //!   also puts the lost write's id into the item. While the item remembers that id, the lost write
 //!   cannot happen.
 //!
+//! The next action is the first of these that applies: a pause, the extension of an expiry, the
+//! repetition of a write in doubt, a read of unknown buckets, a read instead of a write that would
+//! probably fail, a write that carries a caller, upkeep, a read that a waiting request needs, a
+//! write of refunds alone (`drive.rs`, `compose.rs`).
+//!
 //! The life of a write that carries requests:
 //!
 //! | state | held in | next state, with the file that decides |

@@ -21,7 +21,7 @@ pub(super) enum Placement {
     Resolved(Outcome),
     /// It cannot be decided from this image.
     Read,
-    /// This upkeep of this bucket has to be written first.
+    /// Before it can be decided, this upkeep of this bucket has to be written.
     Upkeep(Upkeep, usize, WritePlan),
 }
 
@@ -75,7 +75,7 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
-                    return self.placement_unless_it_fits(member, now).unwrap_or(fallback);
+                    return self.placement_if_short_alone(member, now).unwrap_or(fallback);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
                     if !member.has_authoritative_since_entry[index] =>

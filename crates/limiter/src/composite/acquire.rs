@@ -9,8 +9,8 @@ use sluicegate_core::{BucketDemand, Done, LIMITS_MAX, Outcome, Purpose, QueuedRe
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::lane::Lane;
-use super::request_error::{setup_error, unavailable_if_in_doubt};
 use super::table_call::Resolved;
+use super::undecided_error::{setup_error, unavailable_if_in_doubt};
 use crate::call::{CallContext, Effect, new_id};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;

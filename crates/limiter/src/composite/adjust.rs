@@ -69,9 +69,15 @@ impl<T: Table> CompositeStore<T> {
         Ok(Corrected { adjusted, image, attempts: context.cost.attempts })
     }
 
-    /// The error for the caller. If a correction without a mark may have given tokens back, or may
-    /// still do so, the error is `Ambiguous`, and the caller must not try again. After
-    /// `Unavailable`, the correction may have been made. After any other error, nothing was done.
+    /// The error for the caller:
+    ///
+    /// | | it only takes, or it has a mark | it gives back, without a mark |
+    /// |---|---|---|
+    /// | nothing was done | `Contended`, `Setup`, or `Unavailable` in an outage | the same |
+    /// | a write is in doubt | `Unavailable`; with an `AdjustError` inside, the store answers | `Ambiguous` |
+    /// | the bucket may have forgotten the write | `Unavailable` with `Ambiguous` inside | `Ambiguous` |
+    ///
+    /// After `Ambiguous` the caller must not try again.
     fn not_corrected(
         &self,
         correction: &Correction<'_>,

@@ -8,8 +8,8 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
-use super::request_error::{error_at_deadline, unavailable_if_in_doubt};
 use super::table_call::{LaneCalls, Resolved};
+use super::undecided_error::{error_at_deadline, unavailable_if_in_doubt};
 use crate::call::{CallContext, Effect};
 use crate::cost::Cost;
 use crate::error::AcquireError;

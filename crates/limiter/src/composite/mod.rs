@@ -18,10 +18,10 @@ mod lead;
 #[cfg(feature = "leasing")]
 mod lease;
 mod newest_image;
-mod request_error;
 mod settings;
 mod table_call;
 mod targets;
+mod undecided_error;
 
 pub use self::composite_store::CompositeStore;
 #[cfg(feature = "leasing")]

@@ -15,7 +15,7 @@ impl MaybeOutage for AcquireError {
     fn outage(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
         // `Unavailable` around one of these: a write is in doubt, but the store answers. See
-        // `unavailable_if_in_doubt` and `error_at_deadline` in `composite/request_error.rs`.
+        // `unavailable_if_in_doubt` and `error_at_deadline` in `composite/undecided_error.rs`.
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
         (!has_answered).then_some(source)

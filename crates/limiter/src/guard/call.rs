@@ -79,7 +79,7 @@ impl Guard {
                 let cause = Cause::CallFailed(described(&source).into());
                 self.decide_without_store(request, cause, || source)
             }
-            // The store answers, but tokens may have been taken (`composite/request_error.rs`).
+            // The store answers, but tokens may have been taken (`composite/undecided_error.rs`).
             // To the caller of the limiter, `Contended` says that tokens may have been taken, so it
             // is unwrapped. The other errors do not say so: they stay inside `Unavailable`.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {

@@ -17,14 +17,14 @@ use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. `table_error` is that of the last answered call.
-/// `is_silent`: a call was in flight when the time was over, and the table has answered no call
-/// since the request entered.
+/// The error of a request that has no more time. `table_error` is that of the last call that ended
+/// (`Unconfirmed`: it got no answer). `is_silent`: a call was in flight when the time was over, and
+/// the table has answered no call since the request entered. The first that applies:
 ///
-/// - The last call got no answer, or the table is silent, or a write of the request still has no
-///   answer: an outage, also if the table answered earlier calls.
-/// - The table answered the last call with an error: `Contended`, inside `Unavailable` if tokens
-///   may have been taken.
+/// - The last call got no answer: an outage.
+/// - It was answered by throttling or a conflict: `Contended`, inside `Unavailable` if tokens may
+///   have been taken.
+/// - The table is silent, or a write of the request has no answer: an outage.
 /// - Otherwise, for example in a pause: `Contended`.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
