@@ -39,7 +39,7 @@ pub struct StoredRules {
     /// by hand, or the table was restored.
     pub outranks: Option<ConfigStamp>,
     /// True if a limit is stored for this entity itself: its bucket never expires.
-    pub is_personal: bool,
+    pub never_expires: bool,
 }
 
 impl StoredRules {
@@ -48,11 +48,11 @@ impl StoredRules {
     pub fn of_levels<'a>(levels: impl IntoIterator<Item = &'a StoredLimits>) -> Self {
         let mut together = Self::default();
         for level in levels {
-            let is_personal =
+            let never_expires =
                 matches!(level.scope, LimitsScope::Entity(_) | LimitsScope::EntityResource(..));
             together.versions.set(&level.scope, level.version);
             together.updated_at = together.updated_at.max(Some(level.updated_at));
-            together.is_personal |= is_personal && !level.rules.is_empty();
+            together.never_expires |= never_expires && !level.rules.is_empty();
             for (limit, version) in &level.deleted {
                 together.deleted.entry(limit.clone()).or_default().set(&level.scope, *version);
             }
@@ -160,8 +160,8 @@ impl Configuration {
 
     /// True if the bucket must not expire.
     #[must_use]
-    pub fn is_personal(&self) -> bool {
-        self.stored.as_ref().is_some_and(|stored| stored.is_personal)
+    pub fn never_expires(&self) -> bool {
+        self.stored.as_ref().is_some_and(|stored| stored.never_expires)
     }
 
     /// True if the item follows a change of some level that this copy does not know. The caller

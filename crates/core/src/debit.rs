@@ -46,7 +46,7 @@ impl<'a> Debit<'a> {
             id: None,
             fenced_off: &[],
             interval: acquire.interval,
-            expires: !acquire.configuration.is_personal(),
+            expires: !acquire.configuration.never_expires(),
         }
     }
 
@@ -248,7 +248,7 @@ pub(crate) fn new_item(
         })
         .collect();
     let expires_at_s =
-        expiry::expiry_s(limits.values(), now).filter(|_| !configuration.is_personal());
+        expiry::expiry_s(limits.values(), now).filter(|_| !configuration.never_expires());
     let item = CompositeBucket {
         entity: bucket.entity.clone(),
         resource: bucket.resource.clone(),

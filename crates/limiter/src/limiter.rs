@@ -100,7 +100,7 @@ impl Limiter {
     /// DynamoDB.
     ///
     /// # Errors
-    /// As an acquire, except that no limit is short. `Unavailable` after the
+    /// Those of an acquire, except refusals. `Unavailable` after the
     /// [`connect_deadline`](crate::LimiterBuilder::connect_deadline), under every setting.
     pub async fn warm_up(&self) -> Result<(), AcquireError> {
         self.inner.guard.probe().await

@@ -7,8 +7,9 @@
 //!
 //! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not
 //! a number, or one record alone names more limits than an expression holds), one transaction
-//! quarantines the first records of the update and advances the watermark to the last of them. A
-//! later delivery then cannot count the records that a recount will count.
+//! quarantines records of the update, from the first on, as many as fit into it, and advances the
+//! watermark to the last of them. A later delivery then cannot count the records that a recount
+//! will count.
 
 use std::collections::BTreeMap;
 
@@ -129,7 +130,7 @@ impl WindowWriter<'_> {
     ) -> (WriteAnswer, SentWrite) {
         match self.send_update(watermark, update).await {
             WriteAnswer::FailedOrLost(WriteError::Invalid(reason)) => {
-                self.quarantine_first_records(watermark, update, &reason).await
+                self.quarantine_as_many_as_fit(watermark, update, &reason).await
             }
             answer => {
                 let (last, entries) = (update.last, Vec::new());
@@ -197,7 +198,7 @@ impl WindowWriter<'_> {
 
     /// Quarantines the first records of an update that the window will never accept, and advances
     /// the watermark to the last of them. Each of them still counts in its other windows.
-    async fn quarantine_first_records(
+    async fn quarantine_as_many_as_fit(
         self,
         watermark: Option<&SequenceNumber>,
         update: &WindowUpdate,

@@ -115,9 +115,9 @@ impl<W> WriteQueue<W> {
         let caller_left = |member: &Member<W>| member.waiter.is_none();
         // A write of refunds alone goes after an upkeep and after a read that a waiting request
         // needs. A write that carries a caller goes before both.
-        let may_write_without_caller = !members.is_empty() && upkeep.is_none() && !wants_read;
+        let may_write_refunds_alone = !members.is_empty() && upkeep.is_none() && !wants_read;
         let needs_sender =
-            may_write_without_caller && members.iter().chain(&self.waiting).all(caller_left);
+            may_write_refunds_alone && members.iter().chain(&self.waiting).all(caller_left);
         for (mut member, limits) in refused {
             if needs_sender && member.refusal.is_none() {
                 member.refusal = Some(limits);
@@ -127,7 +127,7 @@ impl<W> WriteQueue<W> {
             }
         }
         let has_caller = members.iter().any(|member| member.waiter.is_some());
-        if has_caller || may_write_without_caller && !self.has_no_caller() {
+        if has_caller || may_write_refunds_alone && !self.has_no_caller() {
             return self.launch(draft, members, now, new_id);
         }
         members.append(&mut self.waiting);

@@ -143,7 +143,7 @@ impl BucketDraft {
         // write of acquires only: it does not count the refill that this write may claim.
         let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
-            true => !configuration.is_personal(),
+            true => !configuration.never_expires(),
             false => image.expires_at_s.is_some(),
         };
         let debit = Debit {

@@ -1,5 +1,5 @@
 //! Refuses requests: as they enter, while a write is composed, after an outrun, and after they were
-//! passed over. `compose.rs` may hold a refusal back until a write of refunds is sent.
+//! passed over. `compose.rs` may hold a refusal back until a write of refunds is answered.
 
 use super::bucket::QueueBucket;
 use super::member::Member;

@@ -74,9 +74,9 @@ pub(super) struct SharedWrite<W> {
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. While the item still
     /// has one of these ids, it cannot have dropped the id of this write, so it shows whether the
-    /// write happened (`may_have_forgotten`). The queue never decides too late that the item has
-    /// forgotten the write. It may decide too early, which is safe: an outdated image has older
-    /// ids, which the item drops sooner.
+    /// write happened (`may_have_forgotten`). The queue may decide too early that the item has
+    /// forgotten the write, because an outdated image has older ids, which the item drops sooner.
+    /// That is safe. It never decides it too late.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_read_since_attempt: bool,

@@ -14,12 +14,12 @@ use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePla
 
 use super::composite_store::{CompositeStore, parse_image};
 use super::settings::Certainty;
-use super::table_call::{LaneCalls, LaneMark, PendingCall, TableCall, TableReply};
+use super::table_call::{LaneMark, LaneTable, PendingCall, TableCall, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
 use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
 
-impl<T: Table> LaneCalls for CompositeStore<T> {
+impl<T: Table> LaneTable for CompositeStore<T> {
     fn call(&self, asked: TableCall) -> PendingCall {
         let (table, certainty) = (self.table.clone(), self.settings.certainty);
         Box::pin(async move {

@@ -8,12 +8,11 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
-use super::table_call::{LaneCalls, Resolved};
+use super::table_call::{LaneTable, Resolved};
 use super::undecided_error::{error_at_deadline, unavailable_if_in_doubt};
 use crate::call::{CallContext, Effect};
 use crate::cost::Cost;
 use crate::error::AcquireError;
-use crate::table::TableError;
 
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, until the deadline at most. Adds
@@ -25,7 +24,7 @@ impl Lane {
     /// are given back; a correction or a lease stands.
     pub(super) async fn submit(
         self: &Arc<Self>,
-        calls: &dyn LaneCalls,
+        table: &dyn LaneTable,
         request: &(dyn Fn() -> QueuedRequest + Sync),
         context: &mut CallContext<'_>,
     ) -> Result<Resolved, (AcquireError, Effect)> {
@@ -38,7 +37,7 @@ impl Lane {
             let waiter = LaneWaiter { sender, cost: Cost::default() };
             state.queue.enter(request(), waiter, clock.now());
             let replies = state.replies;
-            self.deliver_outcomes(&mut state, calls);
+            self.deliver_outcomes(&mut state, table);
             replies
         };
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
@@ -58,7 +57,7 @@ impl Lane {
             match self.lead() {
                 Some(leading) => {
                     let receiver = &mut entered.receiver;
-                    if !leading.lead_until_resolved(receiver, &mut timer, calls, clock).await {
+                    if !leading.lead_until_resolved(receiver, &mut timer, table, clock).await {
                         break None;
                     }
                 }
@@ -94,11 +93,7 @@ impl Lane {
         let state = self.lock();
         // In a pause no call is in flight, so the table is not silent.
         let is_silent = has_call_in_flight && state.replies == replies_before;
-        // If the table is silent, an error that it answered earlier is out of date. `Unconfirmed`
-        // is kept, because it says that there was no answer.
-        let is_news =
-            |error: &&TableError| !is_silent || matches!(error, TableError::Unconfirmed(_));
-        let table_error = state.table_error.as_deref().filter(is_news);
+        let table_error = state.table_error.as_deref();
         let error = error_at_deadline(is_in_doubt, is_silent, table_error, context);
         Err((error, Effect::of(is_in_doubt)))
     }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::newest_image::NewestImage;
-use super::table_call::{LaneCalls, LaneMark, PendingCall, Resolved, TableReply};
+use super::table_call::{LaneMark, LaneTable, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::lock::lock;
@@ -121,14 +121,14 @@ impl Lane {
     }
 
     /// Hands over the counts of the queue, and sends the callers the outcomes of their requests.
-    pub(super) fn deliver_outcomes(&self, state: &mut LaneState, calls: &dyn LaneCalls) {
+    pub(super) fn deliver_outcomes(&self, state: &mut LaneState, table: &dyn LaneTable) {
         let mut counts = state.queue.drain_counts();
         if self.mark.is_some() {
             // The mark keeps a lost write from taking effect twice.
             counts.ambiguous = 0;
         }
         if counts != Counts::default() {
-            calls.note_counts(counts, &self.buckets);
+            table.note_counts(counts, &self.buckets);
         }
         Self::send_resolved(state);
     }

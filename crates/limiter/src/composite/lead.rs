@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::lane::{ANSWER_TIME_MAX, LATE_MAX, Lane};
-use super::table_call::{LaneCalls, PendingCall, Resolved, TableCall, TableReply};
+use super::table_call::{LaneTable, PendingCall, Resolved, TableCall, TableReply};
 use crate::call::{STARVED_MIN, UNREAD_TIME, new_id};
 use crate::clock::Clock;
 use crate::table::TableError;
@@ -99,7 +99,7 @@ impl Leader<'_> {
         mut self,
         receiver: &mut oneshot::Receiver<Resolved>,
         timer: &mut Timer<'_>,
-        calls: &dyn LaneCalls,
+        table: &dyn LaneTable,
         clock: &dyn Clock,
     ) -> bool {
         let mut must_yield = self.lane.lock().had_several_waiters;
@@ -140,7 +140,7 @@ impl Leader<'_> {
                 if !self.lane.apply_reply(&mut state, self.term, reply, Some(clock)) {
                     return true;
                 }
-                self.lane.deliver_outcomes(&mut state, calls);
+                self.lane.deliver_outcomes(&mut state, table);
                 must_yield = state.had_several_waiters;
                 continue;
             }
@@ -158,7 +158,7 @@ impl Leader<'_> {
                 self.lane.adopt_images(state);
                 state.last_event_at = clock.now();
                 let action = state.queue.next(state.last_event_at, &mut new_id);
-                self.lane.deliver_outcomes(state, calls);
+                self.lane.deliver_outcomes(state, table);
                 let due_at = Instant::now() + state.answer_time + LATE_MAX;
                 state.leader_due_at = Some(due_at);
                 match action {
@@ -168,7 +168,7 @@ impl Leader<'_> {
                     }
                     Action::Read(buckets) => {
                         let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
-                        self.pending_call = Some(calls.call(TableCall::Read(keys.collect())));
+                        self.pending_call = Some(table.call(TableCall::Read(keys.collect())));
                         None
                     }
                     Action::Write(write) => {
@@ -183,7 +183,7 @@ impl Leader<'_> {
                         state.counted_write = Some(write.clone());
                         let (buckets, mark) = (self.lane.buckets.clone(), self.lane.mark.clone());
                         let asked = TableCall::Write(buckets, write, mark);
-                        self.pending_call = Some(calls.call(asked));
+                        self.pending_call = Some(table.call(asked));
                         None
                     }
                 }

@@ -49,8 +49,8 @@ impl TableReply {
     }
 }
 
-/// The interface through which a lane sends its calls.
-pub(super) trait LaneCalls: Send + Sync {
+/// The table as a lane sees it.
+pub(super) trait LaneTable: Send + Sync {
     /// Makes a call on the table.
     fn call(&self, asked: TableCall) -> PendingCall;
     /// Takes in the counts of a queue.

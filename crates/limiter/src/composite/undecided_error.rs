@@ -17,15 +17,9 @@ use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. `table_error` is that of the last call that ended
+/// The error of a request that has no more time. `table_error` is that of the lane's last call
 /// (`Unconfirmed`: it got no answer). `is_silent`: a call was in flight when the time was over, and
-/// the table has answered no call since the request entered. The first that applies:
-///
-/// - The last call got no answer: an outage.
-/// - It was answered by throttling or a conflict: `Contended`, inside `Unavailable` if tokens may
-///   have been taken.
-/// - The table is silent, or a write of the request has no answer: an outage.
-/// - Otherwise, for example in a pause: `Contended`.
+/// the table has answered no call since the request entered.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     is_silent: bool,
@@ -35,11 +29,14 @@ pub(super) fn error_at_deadline(
     let contended = AcquireError::Contended { attempts: context.cost.attempts };
     match table_error {
         Some(TableError::Unconfirmed(cause)) => AcquireError::Unavailable(copy_of(cause)),
-        Some(_) => unavailable_if_in_doubt(is_in_doubt, contended),
-        None if is_silent || is_in_doubt => {
+        // The table answered this request with throttling or a conflict. While the table is silent,
+        // such an answer is older than the request, and does not count.
+        Some(_) if !is_silent => unavailable_if_in_doubt(is_in_doubt, contended),
+        _ if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())
         }
-        None => contended,
+        // For example in a pause.
+        _ => contended,
     }
 }
 

@@ -171,7 +171,7 @@ fn a_change_of_the_configuration() {
             rules: rules(&[Limit::quota("usd", 9)]),
             deleted: BTreeMap::from([(name("ttl"), LevelVersions([0, 2, 0, 5]))]),
             versions: LevelVersions([0, 2, 0, 5]),
-            is_personal: true,
+            never_expires: true,
             ..StoredRules::default()
         }),
     };

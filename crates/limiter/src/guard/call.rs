@@ -80,8 +80,9 @@ impl Guard {
                 self.decide_without_store(request, cause, || source)
             }
             // The store answers, but tokens may have been taken (`composite/undecided_error.rs`).
-            // To the caller of the limiter, `Contended` says that tokens may have been taken, so it
-            // is unwrapped. The other errors do not say so: they stay inside `Unavailable`.
+            // A bare `Contended` tells the guard that nothing was taken, but the caller of the
+            // limiter that tokens may have been taken. So it can be unwrapped here. `Setup` cannot:
+            // to the caller, too, a bare one says that nothing was taken.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }
