@@ -68,9 +68,10 @@ Examples:
 
 /// The level that the limits apply to.
 #[derive(clap::Args)]
+#[group(required = true, multiple = true)]
 pub(crate) struct Level {
     /// Every entity on every resource.
-    #[arg(long, conflicts_with_all = ["entity", "resource"], required_unless_present_any = ["entity", "resource"])]
+    #[arg(long, conflicts_with_all = ["entity", "resource"])]
     system: bool,
     /// This entity; with --resource, on that resource only.
     #[arg(long, value_name = "NAME")]
@@ -116,8 +117,9 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let stored = stored.ok_or_else(|| none(&scope))?;
             if let Some(limit) = limits.iter().find(|limit| !stored.rules.contains_key(*limit)) {
                 return Err(CliError::Attention(format!(
-                    "no limit {limit} is stored for {}; nothing was deleted, `sluicegate limits show` lists them",
-                    name(&scope)
+                    "no limit {limit} is stored for {}; nothing was deleted, `sluicegate limits show {}` lists them",
+                    name(&scope),
+                    arguments(&scope)
                 )));
             }
             let names: Vec<LimitName> =
@@ -136,6 +138,18 @@ fn none(scope: &LimitsScope) -> CliError {
         "no limits are stored for {}; store some with `sluicegate limits set`",
         name(scope)
     ))
+}
+
+/// The arguments that name a level.
+fn arguments(scope: &LimitsScope) -> String {
+    match scope {
+        LimitsScope::EntityResource(entity, resource) => {
+            format!("--entity {entity} --resource {resource}")
+        }
+        LimitsScope::Entity(entity) => format!("--entity {entity}"),
+        LimitsScope::Resource(resource) => format!("--resource {resource}"),
+        LimitsScope::System => "--system".to_owned(),
+    }
 }
 
 /// A level in words.

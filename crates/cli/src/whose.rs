@@ -6,15 +6,22 @@ use crate::error::CliError;
 
 /// The arguments that name it.
 #[derive(clap::Args)]
+#[group(skip)]
+#[command(group(clap::ArgGroup::new("subject").required(true)))]
 pub(crate) struct Words {
     /// The entity.
-    #[arg(required_unless_present = "of_resource")]
+    #[arg(group = "subject")]
     entity: Option<EntityId>,
     /// Only this resource.
     #[arg(requires = "entity")]
     resource: Option<Resource>,
     /// All entities on this resource.
-    #[arg(long = "resource", value_name = "RESOURCE", conflicts_with_all = ["entity", "resource"])]
+    #[arg(
+        long = "resource",
+        value_name = "RESOURCE",
+        group = "subject",
+        conflicts_with = "resource"
+    )]
     of_resource: Option<Resource>,
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct Debit<'a> {
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
     /// For each limit, the sum of all takes up to and including the last acquire or lease of that
-    /// limit, in the order of the requests. The balance must cover it, refill and returned tokens
-    /// included.
+    /// limit, in the order of the requests. The balance, with refill and returned tokens, must
+    /// cover it. Corrections after that are never refused, so nothing must cover them.
     pub(crate) must_cover: &'a Amounts,
     /// `None`: a claim without a request. Its other conditions keep it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
@@ -145,8 +145,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let [amount, returned, counted] = debit.of(limit);
         // The refill up to now is claimed under the old rule.
         let gain = Gain { since, until, returned };
-        // Refunds that came after the takes make the amount smaller, but the balance must cover the
-        // takes before that: the claim has to leave as much.
+        // Refunds after the takes make `amount` smaller than the sum that the balance must cover. A
+        // claim must not be cut below that sum.
         let covered = amount.max(debit.must_cover.of(limit));
         let claim_up_to = |cap| Claim::of(limit, balance, cap, covered, gain, debit.interval);
         let old_burst = balance.rule.burst();

@@ -149,8 +149,9 @@ impl WindowWriter<'_> {
         self.settings.retention.expiry_s(self.group.window().end_s(), self.now_s)
     }
 
-    /// Sends an update, which adds usage to the window. If alerts are on, it also stores the
-    /// amounts of the limits of the window's calendar, and returns the window.
+    /// Sends an update, which adds usage to the window. If alerts are on, it also stores, for each
+    /// calendar limit whose period is this kind of window, the amount that the limit has for a
+    /// period, and returns the window.
     async fn send_update(
         self,
         watermark: Option<&SequenceNumber>,

@@ -121,11 +121,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
                 }
             }
             let stored = configured.set_alerts(&level.scope(), &lists).await?;
-            output::settings(&[stored], options)?;
+            output::settings(&[stored], options, "no thresholds are stored")?;
         }
         Args::Show => {
             let stored = readable(connection.reader().alerts()).await?;
-            output::settings(&stored.items, options)?;
+            output::settings(&stored.items, options, "no thresholds are stored")?;
             return Ok(stored.exit_code());
         }
         Args::Delete { level, limits, confirm } => {
@@ -142,7 +142,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let what = format!("the thresholds of {}", listed.join(", "));
             confirm.ask(&format!("delete {what} of {}", name(&scope)))?;
             let left = configured.delete_alerts(&scope, &limits).await?;
-            output::settings(left.as_slice(), options)?;
+            output::settings(left.as_slice(), options, "no thresholds are left there")?;
         }
         Args::Outbox { closed } => {
             let entries = readable(connection.reader().outbox()).await?;

@@ -25,14 +25,15 @@ impl Shown {
     }
 }
 
-pub(super) fn settings(stored: &[AlertSettings], options: &Options) -> io::Result<()> {
+/// Shows thresholds, or says `none`.
+pub(super) fn settings(stored: &[AlertSettings], options: &Options, none: &str) -> io::Result<()> {
     let stored = stored.iter().filter(|stored| !stored.thresholds.is_empty());
     let shown: Vec<_> = stored.map(Shown::of).collect();
     if options.is_json() {
         return output::json(&shown);
     }
     if shown.is_empty() {
-        return output::line("no thresholds are stored");
+        return output::line(none);
     }
     let rows = shown.iter().flat_map(|Shown { level, thresholds }| {
         let lists = thresholds.iter();

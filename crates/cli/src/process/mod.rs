@@ -11,7 +11,9 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
-use sluicegate_processor::{Destination, Processor, Settings, chain, is_region, region_warning};
+use sluicegate_processor::{
+    Destination, InvalidDestination, Processor, Settings, chain, is_region, region_warning,
+};
 use tokio::time::Instant;
 
 use crate::error::{CliError, exit, say};
@@ -75,7 +77,12 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let secret = args.alerts_secret.as_deref().unwrap_or_default();
     let destination = args.alerts_to.as_ref().map(|text| Destination::new(text, secret));
-    let destination = destination.transpose().map_err(CliError::bad)?;
+    let destination = destination.transpose().map_err(|invalid| match invalid {
+        InvalidDestination::Secret if secret.is_empty() => CliError::bad(
+            "a URL needs the secret of the signatures, --alerts-secret or SLUICEGATE_ALERTS_SECRET: make one with `openssl rand -base64 32`",
+        ),
+        invalid => CliError::bad(invalid),
+    })?;
     show_warnings();
     let shutdown = interrupted()?;
     let connection = options.connect().await?;
@@ -135,6 +142,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     }
     let totals = feed.totals();
     let alerts_are_left = args.once && (!outbox_was_read || processor.has_waiting_alerts());
+    if alerts_are_left && outbox_was_read {
+        say(
+            "alerts wait for their next attempt: `sluicegate alerts outbox` shows them, and the same command delivers them when they are due",
+        );
+    }
     let needs_attention = totals.quarantined + totals.alerts_given_up > 0 || alerts_are_left;
     Ok(if needs_attention { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }

@@ -2,6 +2,7 @@
 
 mod store;
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,8 +23,9 @@ use store::OpenStore;
 
 /// Answer requests for tokens over HTTP, and those of Envoy.
 ///
-/// One port speaks HTTP with JSON (described at /openapi.json) and Envoy's rate limit service. SIGHUP
-/// reads the configuration again; SIGTERM and Ctrl-C finish open requests and give leased tokens back.
+/// One port speaks HTTP with JSON (described at /openapi.json) and Envoy's rate limit service.
+/// SIGHUP reads the configuration again; SIGTERM and Ctrl-C finish open requests and give leased
+/// tokens back.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,8 +40,8 @@ pub(crate) struct Args {
     /// The configuration, in YAML.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Keep the balances in this process, whatever store the configuration names. They are gone when
-    /// it ends.
+    /// Keep the balances in this process, whatever store the configuration names. They are gone
+    /// when it ends.
     #[arg(long)]
     embedded: bool,
     /// Listen on this address, whatever the configuration says; port 0 is any free one.
@@ -161,8 +163,13 @@ fn refused(error: sluicegate_server::StartError) -> CliError {
 fn log(is_json: bool, spans: Option<&SpanSender>) {
     let wanted = Targets::new()
         .with_default(LevelFilter::WARN)
-        .with_target("sluicegate::access", LevelFilter::INFO);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        .with_target("sluicegate::access", LevelFilter::INFO)
+        // The end of an outage is no warning, and belongs to its beginning.
+        .with_target("sluicegate::guard", LevelFilter::INFO);
+    let has_colours = std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(has_colours);
     let lines = if is_json { lines.json().boxed() } else { lines.boxed() };
     let lines = lines.with_filter(wanted);
     // Another subscriber may be there already, in a test.

@@ -50,6 +50,7 @@ async fn limits_are_stored_shown_and_deleted() {
             assert_eq!(shown["limits"], json!(["rpm=100/min", "tpm=1000/h,burst=1500"]), "{level}");
             let unknown = shell.run(&format!("limits delete {level} rpm other --yes"));
             assert!(unknown.error(1).contains("no limit other"), "{}", unknown.err);
+            assert!(unknown.err.contains(&format!("`sluicegate limits show {level}`")));
             assert!(shell.run(&format!("limits delete {level} rpm")).error(2).contains("--yes"));
             shell.run(&format!("limits delete {level} rpm --yes")).text(0);
             let shown = shell.run(&format!("limits show {level}"));
@@ -64,6 +65,15 @@ async fn limits_are_stored_shown_and_deleted() {
             "limits set --system rpm=1/min rpm=2/min",
         ] {
             assert_eq!(shell.run(bad).code, 2, "{bad}");
+        }
+        // The error names every way to go on.
+        for (short, ways) in [
+            ("limits set rpm=1/min", "<--system|--entity <NAME>|--resource <NAME>>"),
+            ("limits show", "<--system|--entity <NAME>|--resource <NAME>>"),
+            ("status", "<ENTITY|--resource <RESOURCE>>"),
+        ] {
+            let said = shell.run(short);
+            assert!(said.code == 2 && said.err.contains(ways), "{short}: {}", said.err);
         }
     })
     .await;

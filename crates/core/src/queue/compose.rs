@@ -113,11 +113,12 @@ impl<W> WriteQueue<W> {
         // and again would keep those tokens from everybody. So the refusals wait for the write,
         // once.
         let caller_left = |member: &Member<W>| member.waiter.is_none();
-        // A write of refunds alone goes after an upkeep and after a read that a waiting request
-        // needs. A write that carries a caller goes before both.
-        let may_write_refunds_alone = !members.is_empty() && upkeep.is_none() && !wants_read;
-        let needs_sender =
-            may_write_refunds_alone && members.iter().chain(&self.waiting).all(caller_left);
+        // A write that carries a caller goes first. A write of refunds alone goes after an upkeep
+        // and after a read that a waiting request needs.
+        let has_caller = !members.iter().all(caller_left);
+        let may_write_refunds_alone =
+            !has_caller && !members.is_empty() && upkeep.is_none() && !wants_read;
+        let needs_sender = may_write_refunds_alone && self.waiting.iter().all(caller_left);
         for (mut member, limits) in refused {
             if needs_sender && member.refusal.is_none() {
                 member.refusal = Some(limits);
@@ -126,7 +127,6 @@ impl<W> WriteQueue<W> {
                 self.resolve(member, Outcome::Refused(limits));
             }
         }
-        let has_caller = members.iter().any(|member| member.waiter.is_some());
         if has_caller || may_write_refunds_alone && !self.has_no_caller() {
             return self.launch(draft, members, now, new_id);
         }

@@ -55,8 +55,9 @@ impl<W> WriteQueue<W> {
 
     /// Looks at the abandoned writes, newest first. If an image shows the id of one, that write
     /// happened, and it fenced the earlier ones: these end as in
-    /// [`end_abandoned`](Self::end_abandoned). If the item of bucket 0 may have forgotten the id,
-    /// the write counts as ambiguous, and stays.
+    /// [`end_abandoned`](Self::end_abandoned). (It also put their ids into the item, so of several
+    /// ids that are shown, only the newest proves that its write happened.) If the item of bucket 0
+    /// may have forgotten the id, the write counts as ambiguous, and stays.
     pub(super) fn resolve_abandoned(&mut self) {
         if self.abandoned.iter().any(|write| self.is_shown(&write.id)) {
             // An abandoned write happened. The shared write requires that it did not, so the shared

@@ -31,12 +31,12 @@ impl<T: Table> CompositeStore<T> {
     /// Submits a request to its lane, again if needed, until it is done or has failed. A correction
     /// is submitted once: it is made under the limits that the item has.
     ///
-    /// An acquire gets a new id before it enters the queue again. A lost write may have carried the
-    /// request under the old id. If the queue finds the old id in the item, that write happened,
-    /// and the queue gives its tokens back. It must not take the new attempt for the old one. A
-    /// lease is not given back. It keeps its id, because the queue finds and settles a lost write
-    /// of the lease by that id. The errors of a lease do not say whether it is in doubt: callers
-    /// ask `WriteQueue::lease_in_doubt`.
+    /// An acquire gets a new id before it enters the queue again, because its limits and amounts
+    /// may differ now. A lost write may have carried it under the old id. If that write happened,
+    /// the queue gives its tokens back; it must not count as the grant of the new attempt. A lease
+    /// is not given back. It keeps its id, because the queue finds and settles a lost write of the
+    /// lease by that id. The errors of a lease do not say whether it is in doubt: callers ask
+    /// `WriteQueue::lease_in_doubt`.
     pub(super) async fn submit_until_done(
         &self,
         lane: &Arc<Lane>,

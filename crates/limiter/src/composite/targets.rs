@@ -22,7 +22,8 @@ use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
 use crate::table::{Consistency, Table};
 
-/// Says if the limits of a bucket are read from the table.
+/// Says if the stored limits of a bucket are looked up: in memory if they are younger than a
+/// minute, else in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// If the request asks for tokens of a limit that it does not bring along.

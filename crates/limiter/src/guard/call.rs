@@ -80,9 +80,9 @@ impl Guard {
                 self.decide_without_store(request, cause, || source)
             }
             // The store answers, but tokens may have been taken (`composite/undecided_error.rs`).
-            // A bare `Contended` tells the guard that nothing was taken, but the caller of the
-            // limiter that tokens may have been taken. So it can be unwrapped here. `Setup` cannot:
-            // to the caller, too, a bare one says that nothing was taken.
+            // The caller of the limiter reads every `Contended` as "tokens may have been taken", so
+            // the wrapping is dropped. It reads `Setup` as "nothing was taken", so a wrapped one
+            // stays wrapped.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

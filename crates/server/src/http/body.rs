@@ -33,6 +33,15 @@ impl JsonBytes {
     pub(super) fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
         serde_json::from_slice(&self.0).map_err(|error| Problem::bad(format!("the body: {error}")))
     }
+
+    /// As `parse`, and an error also says what the body should be.
+    ///
+    /// # Errors
+    /// 400 with the place of the mistake.
+    pub(super) fn parse_as<'a, T: Deserialize<'a>>(&'a self, wanted: &str) -> Result<T, Problem> {
+        serde_json::from_slice(&self.0)
+            .map_err(|error| Problem::bad(format!("the body is not {wanted}: {error}")))
+    }
 }
 
 impl FromRequest<Arc<ServerState>> for JsonBytes {

@@ -18,6 +18,7 @@ use crate::state::ServerState;
 
 /// The budgets that are requested.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BudgetQuery {
     entity: String,

@@ -17,6 +17,7 @@ use crate::state::ServerState;
 /// The requests that stored limits apply to: those of an entity on a resource, of an entity, of a
 /// resource, or all.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Level {
     /// Absent: every entity.

@@ -115,12 +115,12 @@ pub(super) async fn adjust(
     headers: HeaderMap,
     body: JsonBytes,
 ) -> Result<Json<AdjustAnswer>, Problem> {
-    let body: AdjustBody<'_> = body.parse()?;
+    let body: AdjustBody<'_> = body.parse_as("one of `to`, `by`, `usage` and `response`")?;
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
     let amounts = body.amounts(&state, &granted)?;
     let by = match body {
-        AdjustBody::By(_) => amounts,
+        AdjustBody::By(_) => gives_back_what_was_taken(amounts, &granted.taken)?,
         _ => difference(amounts, &granted.taken),
     };
     let once = idempotency_key(&headers)?.map(|key| {
@@ -129,6 +129,20 @@ pub(super) async fn adjust(
         format!("{}.{hash}", granted.name)
     });
     slot.finish(async move { correct(&state, granted, by, once).await }).await?
+}
+
+/// Refuses to give back more than a permit took: the rest would be tokens of others.
+fn gives_back_what_was_taken(by: Amounts, taken: &Amounts) -> Result<Amounts, Problem> {
+    let after = |limit: &LimitName, by: Millitokens| {
+        i128::from(taken.of(limit).get()) + i128::from(by.get())
+    };
+    match by.iter().find(|(limit, by)| **by < Millitokens::ZERO && after(limit, **by) < 0) {
+        Some((limit, _)) => Err(Problem::bad(format!(
+            "`by` gives back more of {:?} than the permit took",
+            limit.as_str()
+        ))),
+        None => Ok(by),
+    }
 }
 
 /// The amounts that are missing to reach `to`. Limits that it does not name stay as they are.

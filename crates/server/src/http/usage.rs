@@ -24,13 +24,15 @@ const WINDOWS_MAX: usize = 10_000;
 
 /// The windows that are requested.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UsageQuery {
     /// The entity; without it, all entities on a resource.
     entity: Option<String>,
     /// The resource; without it, all resources of an entity.
     resource: Option<String>,
-    /// `minute`, `hour`, `day`, `week`, `month`, `year`, or a calendar like `month@15/Europe/Berlin`.
+    /// `minute`, `hour`, `day`, `week`, `month`, `year`, or a calendar like
+    /// `month@15/Europe/Berlin`.
     #[serde(default = "hour")]
     window: String,
     /// Windows that begin at this time or later, RFC 3339.

@@ -169,6 +169,13 @@ async fn health_needs_no_token_and_ready_asks_the_store() {
 async fn the_document_changes_on_purpose_only() {
     let server = Running::in_memory(json!({})).await;
     let document = server.get("/openapi.json").await.body;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let operations = operations.as_object().unwrap().values();
+        for parameter in operations.flat_map(|of| of["parameters"].as_array()).flatten() {
+            let name = format!("{{{}}}", parameter["name"].as_str().unwrap());
+            assert_eq!(parameter["in"] == "path", path.contains(&name), "{path}: {parameter}");
+        }
+    }
     insta::assert_json_snapshot!(document);
 }
 

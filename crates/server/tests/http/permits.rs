@@ -72,6 +72,17 @@ async fn any_server_with_the_key_settles_a_permit_and_a_repetition_does_nothing(
         // Another key is another correction.
         let more = adjust(&first, &adjusted.permit(), "b", json!({"by": {"tpm": 30}})).await;
         assert!((available(&first).await - 350.0).abs() < 1e-9);
+        // The permit took 650. More would be given back from what others took.
+        for (wrong, says) in [
+            (json!({"by": {"tpm": -650.001}}), "more of \"tpm\" than the permit took"),
+            (json!({"by": {"rpm": -2}}), "more of \"rpm\" than the permit took"),
+            (json!({}), "one of `to`, `by`"),
+        ] {
+            let refused = adjust(&first, &more.permit(), "c", wrong).await;
+            let detail = refused.body["detail"].as_str().unwrap();
+            assert!(refused.status == 400 && detail.contains(says), "{refused:?}");
+        }
+        assert!((available(&first).await - 350.0).abs() < 1e-9);
 
         assert_eq!(release(&first, &more.permit()).await.body["changed"], true);
         assert_eq!(release(&second, &more.permit()).await.body["changed"], false);
