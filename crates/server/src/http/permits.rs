@@ -131,12 +131,16 @@ pub(super) async fn adjust(
     slot.finish(async move { correct(&state, granted, by, once).await }).await?
 }
 
-/// Refuses to give back more than a permit took: the rest would be tokens of others.
+/// Refuses to give back more than a permit took: the rest would be tokens of others. A permit that
+/// took nothing, because the store did not decide, has nothing to correct.
 fn gives_back_what_was_taken(by: Amounts, taken: &Amounts) -> Result<Amounts, Problem> {
     let after = |limit: &LimitName, by: Millitokens| {
         i128::from(taken.of(limit).get()) + i128::from(by.get())
     };
-    match by.iter().find(|(limit, by)| **by < Millitokens::ZERO && after(limit, **by) < 0) {
+    let is_too_much = |(limit, by): &(&LimitName, &Millitokens)| {
+        !taken.is_empty() && **by < Millitokens::ZERO && after(limit, **by) < 0
+    };
+    match by.iter().find(is_too_much) {
         Some((limit, _)) => Err(Problem::bad(format!(
             "`by` gives back more of {:?} than the permit took",
             limit.as_str()

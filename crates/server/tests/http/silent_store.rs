@@ -34,6 +34,16 @@ async fn a_silent_store_is_unavailable_unless_the_server_admits_in_outage() {
             let answer = ask(&mut client, 0, vec![descriptor(&entries, hits)]).await;
             assert_eq!(answer.err().map(|error| error.code()), expected, "{policy} {entries:?}");
         }
+        if expected.is_none() {
+            // A permit that took nothing has nothing to give back, which is no mistake.
+            let wanted = json!({
+                "entity": "u", "resource": "r", "amounts": {"rpm": 10}, "limits": ["rpm=100/min"],
+            });
+            let permit = server.post("/v1/acquire", &wanted).await.permit();
+            let back = json!({"by": {"rpm": -5}});
+            let answer = server.post(&format!("/v1/permits/{permit}/adjust"), &back).await;
+            assert_eq!((answer.status.as_u16(), &answer.body["changed"]), (200, &json!(false)));
+        }
     }
 }
 
