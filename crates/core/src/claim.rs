@@ -78,8 +78,8 @@ impl Claim {
             return Self { tokens: clamped_milli(gain), condition };
         }
         // The claim was cut for exactly this balance, or forgives exactly its debt. If the balance
-        // has changed, the write fails and is planned anew. Otherwise refill would be lost, or the
-        // debt that a debit made meanwhile would not be forgiven.
+        // has changed, the write fails and is planned anew. Without this condition, refill would be
+        // lost, or the debt that a debit made meanwhile would not be forgiven.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: clamped_milli(gain.min(cap - headroom - tokens)), condition }
     }

@@ -104,11 +104,11 @@ pub(crate) fn take_unclaimed(
             // above the cap is lost: if the balance is 10 of a burst of 10, and 3 tokens accrued
             // since the claim, these 3 are lost. Taking 3 now would make room, and the next claim
             // would add them after all.
-            let unclaimed = refill.accrued_between(since, view.now);
-            let room = i128::from(balance.rule.burst().get()) - unclaimed;
+            let refill_since = refill.accrued_between(since, view.now);
+            let room = i128::from(balance.rule.burst().get()) - refill_since;
             let ceiling = clamped_milli(room - i128::from(returned.get()));
             if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
-                // No balance covers the amount and still leaves room for the unclaimed refill.
+                // No balance covers the amount and still leaves room for that refill.
                 return None;
             }
             plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));

@@ -136,11 +136,12 @@
 //!
 //! While the bucket can still tell that a lost refund was not made, the limiter repeats it. The
 //! lost attempt may arrive after the bucket has forgotten the id, and then the tokens are given
-//! back twice. Therefore the limiter [counts](crate::store::Counters) each such repetition as
-//! ambiguous, also that of a lease or a correction that gives back more of a limit than it takes.
+//! back twice. Therefore each such repetition raises the counter
+//! [`ambiguous`](crate::store::Counters), also that of a lease or a correction that gives back more
+//! of a limit than it takes.
 //!
 //! Once the bucket has forgotten the id, a refund is not repeated, and an acquire takes its tokens
-//! again, which errs on the restrictive side. Both count as ambiguous, too.
+//! again, which errs on the restrictive side. Both raise the counter, too.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit
 //! remembers what it did in each bucket and completes what is missing

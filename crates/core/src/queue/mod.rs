@@ -11,9 +11,10 @@
 //! * Requests are decided in order of arrival against the newest image. A request that does not fit
 //!   lets a smaller one behind it pass, and is decided anew after the next answer.
 //! * A request is refused only from an image that the table returned, or from a new item that the
-//!   table acknowledged, never from what a write of this process is expected to leave. If a write
-//!   only gives back tokens of callers that left, and all other callers are refused, the refusals
-//!   wait for that write: a waiting caller must send it.
+//!   table acknowledged, never from what a write of this process is expected to leave.
+//! * A write is sent only while some caller waits. If the next write only gives back tokens of
+//!   callers that left, and every waiting caller is to be refused, the refusals wait until that
+//!   write is answered: otherwise nobody would be left to send it.
 //! * A lost answer leaves all requests of the write in doubt together. They are sent again under
 //!   the same id until the item shows if the write happened. If they cannot be sent again (for
 //!   example, because all callers have left, or a condition of the write failed), the write becomes

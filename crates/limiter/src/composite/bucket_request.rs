@@ -15,8 +15,8 @@ pub(super) struct BucketRequest {
     pub(super) configuration: Arc<Configuration>,
     pub(super) known_bucket: Arc<KnownBucket>,
     pub(super) is_parent: bool,
-    /// Only of the entity's own bucket: that of its parent, if it has none of the requested
-    /// limits, so that nothing is taken from it.
+    /// Of the entity's own bucket: the bucket of its parent, if the parent's bucket has none of the
+    /// requested limits, so that nothing is taken from it.
     pub(super) uncharged_parent: Option<Arc<BucketGrant>>,
 }
 
