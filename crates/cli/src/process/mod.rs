@@ -144,7 +144,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let alerts_are_left = args.once && (!outbox_was_read || processor.has_waiting_alerts());
     if alerts_are_left && outbox_was_read {
         say(
-            "alerts wait for their next attempt: `sluicegate alerts outbox` shows them, and the same command delivers them when they are due",
+            "alerts wait for their next attempt, which the next run makes when it is due; `sluicegate alerts outbox` shows them",
         );
     }
     let needs_attention = totals.quarantined + totals.alerts_given_up > 0 || alerts_are_left;

@@ -96,8 +96,7 @@ struct Change {
 /// For each limit that the records name: the amount that it has for a period, by the newest record
 /// that names it; `None`: it is no calendar limit whose period is this kind of window. A limit that
 /// only older records name has the amount of the newest of those, although its bucket may have
-/// dropped it since.
-/// The records are those of one window, oldest first.
+/// dropped it since. The records are those of one window, oldest first.
 #[must_use]
 pub fn calendar_amounts(
     records: &[Arc<RecordDeltas<'_>>],

@@ -34,13 +34,13 @@ impl JsonBytes {
         serde_json::from_slice(&self.0).map_err(|error| Problem::bad(format!("the body: {error}")))
     }
 
-    /// As `parse`, and an error also says what the body should be.
+    /// As `parse`; an error also says what the body should be.
     ///
     /// # Errors
     /// 400 with the place of the mistake.
     pub(super) fn parse_as<'a, T: Deserialize<'a>>(&'a self, wanted: &str) -> Result<T, Problem> {
         serde_json::from_slice(&self.0)
-            .map_err(|error| Problem::bad(format!("the body is not {wanted}: {error}")))
+            .map_err(|error| Problem::bad(format!("the body, {wanted}: {error}")))
     }
 }
 

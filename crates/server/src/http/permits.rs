@@ -39,7 +39,8 @@ pub(super) enum AdjustBody<'a> {
     /// The amounts that were used in the end. Limits that are not named stay as they are.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     To(#[serde(borrow)] Written<'a>),
-    /// The amounts that were used in addition; negative ones are given back.
+    /// The amounts that were used in addition; negative ones are given back, at most what the
+    /// permit took.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     By(#[serde(borrow)] Written<'a>),
     /// The tokens that were used in the end, of a model that has a price.
@@ -120,7 +121,10 @@ pub(super) async fn adjust(
     let granted = state.reloadable().ids.check(&id, now)?;
     let amounts = body.amounts(&state, &granted)?;
     let by = match body {
-        AdjustBody::By(_) => gives_back_what_was_taken(amounts, &granted.taken)?,
+        AdjustBody::By(_) => {
+            refuse_too_much(&amounts, &granted.taken)?;
+            amounts
+        }
         _ => difference(amounts, &granted.taken),
     };
     let once = idempotency_key(&headers)?.map(|key| {
@@ -133,19 +137,18 @@ pub(super) async fn adjust(
 
 /// Refuses to give back more than a permit took: the rest would be tokens of others. A permit that
 /// took nothing, because the store did not decide, has nothing to correct.
-fn gives_back_what_was_taken(by: Amounts, taken: &Amounts) -> Result<Amounts, Problem> {
-    let after = |limit: &LimitName, by: Millitokens| {
-        i128::from(taken.of(limit).get()) + i128::from(by.get())
+fn refuse_too_much(by: &Amounts, taken: &Amounts) -> Result<(), Problem> {
+    let mut left = taken.clone();
+    left += by;
+    let is_too_much = |(limit, left): &(&LimitName, &Millitokens)| {
+        **left < Millitokens::ZERO && by.of(limit) < Millitokens::ZERO
     };
-    let is_too_much = |(limit, by): &(&LimitName, &Millitokens)| {
-        !taken.is_empty() && **by < Millitokens::ZERO && after(limit, **by) < 0
-    };
-    match by.iter().find(is_too_much) {
-        Some((limit, _)) => Err(Problem::bad(format!(
+    match left.iter().find(is_too_much) {
+        Some((limit, _)) if !taken.is_empty() => Err(Problem::bad(format!(
             "`by` gives back more of {:?} than the permit took",
             limit.as_str()
         ))),
-        None => Ok(by),
+        _ => Ok(()),
     }
 }
 
