@@ -42,6 +42,13 @@ async fn same_key_twice(engine: impl Engine) {
         assert_eq!(adjusted.already_made, already_made, "{key}");
         assert_eq!(left(&engine, "u").await, expected, "{key}");
     }
+    // A key that is used again for other amounts is noticed.
+    for (by, had_other_amounts) in [(-100, false), (-99, true), (100, true)] {
+        let adjusted = second.adjust("u", "r").by("tpm", by).once("a", until()).await.unwrap();
+        assert!(adjusted.already_made);
+        assert_eq!(adjusted.had_other_amounts, had_other_amounts, "{by}");
+    }
+    assert_eq!(left(&engine, "u").await, 700_000);
     // A bucket that is gone is made anew, and marks stay.
     engine.forget(&bucket("u", "r")).await;
     let again = second.adjust("u", "r").by("tpm", -100).limits(limits()).once("a", until()).await;

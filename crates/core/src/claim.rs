@@ -73,7 +73,7 @@ impl Claim {
         // bucket below its burst for ever (ADR 6). A claim that is cut leaves the whole headroom.
         let room_at_least = if accrued_since_claim < accrues_per_interval { 0 } else { headroom };
         if tokens + gain <= cap - room_at_least && !would_forgive_debt {
-            // If a refund comes first, this gain may exceed the cap.
+            // If another writer gives tokens back first, this gain may exceed the cap.
             let condition = Condition::AtMost(limit.clone(), clamped_milli(cap - gain));
             return Self { tokens: clamped_milli(gain), condition };
         }

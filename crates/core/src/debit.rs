@@ -17,6 +17,8 @@ use crate::{
 
 /// The amounts that a write takes from a bucket, or gives back.
 pub(crate) struct Debit<'a> {
+    /// The tokens taken, less those that come back after they are taken. So the amount of a limit
+    /// may be below what the balance must cover, or negative.
     pub(crate) amounts: &'a Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(crate) returned: &'a Amounts,
@@ -105,9 +107,9 @@ pub(crate) fn take_unclaimed(
             // since the claim, these 3 are lost. Taking 3 now would make room, and the next claim
             // would add them after all.
             let refill_since = refill.accrued_between(since, view.now);
-            let room = i128::from(balance.rule.burst().get()) - refill_since;
-            let ceiling = clamped_milli(room - i128::from(returned.get()));
-            if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
+            let highest = i128::from(balance.rule.burst().get()) - refill_since;
+            let ceiling = clamped_milli(highest - i128::from(returned.get()));
+            if floor > Millitokens::ZERO && highest < i128::from(floor.get()) {
                 // No balance covers the amount and still leaves room for that refill.
                 return None;
             }

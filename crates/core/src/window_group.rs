@@ -87,7 +87,8 @@ pub fn group_by_window<'a>(
     grouped
 }
 
-/// Groups the records of one bucket and one stream, which are in the order of their positions.
+/// Groups the records of one bucket's item and one stream, which are in the order of their
+/// positions.
 fn groups_of_bucket<'a>(
     records: &[Arc<RecordDeltas<'a>>],
     kinds: &WindowKinds,

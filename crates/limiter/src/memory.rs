@@ -97,9 +97,16 @@ impl Table for MemoryTable {
             return Ok(0.0);
         }
         // Kept like a token, and no other token has these characters.
-        let mark = mark.map(|mark| mark.item_key().pk() + &mark.item_key().sk());
-        if mark.as_ref().is_some_and(|mark| tokens.known.contains(mark.as_str())) {
-            return Err(TransactError::MarkExists);
+        let mark = mark.map(|mark| {
+            let key = mark.item_key().pk() + &mark.item_key().sk();
+            let with_amounts = format!("{key} {}", mark.amounts);
+            [key, with_amounts]
+        });
+        if let Some([key, with_amounts]) = &mark
+            && tokens.known.contains(key.as_str())
+        {
+            let has_other_amounts = !tokens.known.contains(with_amounts.as_str());
+            return Err(TransactError::MarkExists { has_other_amounts });
         }
         let after: Vec<_> = writes
             .iter()
@@ -119,8 +126,8 @@ impl Table for MemoryTable {
             buckets.insert(bucket.clone(), Arc::new(after));
         }
         tokens.remember(token);
-        if let Some(mark) = &mark {
-            tokens.remember(mark);
+        for token in mark.iter().flatten() {
+            tokens.remember(token);
         }
         Ok(writes.iter().map(|_| 2.0).sum::<f64>() + mark.map_or(0.0, |_| 2.0))
     }

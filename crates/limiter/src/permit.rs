@@ -22,7 +22,7 @@ use crate::limiter::Limiter;
 use crate::lock::lock;
 use crate::store::{Adjusted, BucketGrant, Grant};
 
-/// The balance of a limit of the request, as the store left it, and the corrections since.
+/// The balance of a limit of the request at the grant, and the corrections since.
 struct Balance<'p> {
     part: &'p BucketGrant,
     limit: &'p LimitName,
@@ -74,6 +74,30 @@ impl Balance<'_> {
     }
 }
 
+fn balances<'p>(
+    parts: &'p [BucketGrant],
+    logs: &[CorrectionLog],
+) -> impl Iterator<Item = Balance<'p>> {
+    let of_part = move |(n, part): (usize, &'p BucketGrant)| {
+        let balance = move |(limit, &granted): (&'p LimitName, &'p Millitokens)| {
+            let image = part.image.as_ref()?;
+            let stored = image.limits.get(limit)?;
+            let taken = logs.get(n).map_or(granted, |log| log.taken(limit));
+            let adjusted = taken.get() - granted.get();
+            let refilled_at = image.refilled_at;
+            Some(Balance { part, limit, granted, stored, refilled_at, adjusted })
+        };
+        part.amounts.iter().filter_map(balance)
+    };
+    parts.iter().enumerate().flat_map(of_part)
+}
+
+/// True if a limit of the request was nearly used up at its last refill. It need not be now.
+#[cfg(feature = "leasing")]
+pub(crate) fn may_be_near_limit(parts: &[BucketGrant], near_share: f64) -> bool {
+    balances(parts, &[]).any(|balance| balance.was_near(near_share))
+}
+
 /// Tokens that were taken before the limited work starts.
 ///
 /// Dropping a permit makes no call, and the consumption stays as it is.
@@ -98,7 +122,14 @@ impl Permit {
         let of =
             |parts: Vec<BucketGrant>| Self::uncorrected(limiter, correction_time_max, parts.into());
         Ok(match answer {
-            Ok(Granted::Normal(Grant { parts, cost })) => Self { cost, ..of(parts) },
+            Ok(Granted::Normal(Grant { parts, cost })) => {
+                #[cfg(feature = "leasing")]
+                let parts = match limiter.leased() {
+                    Some(leased) => leased.with_held_tokens(parts),
+                    None => parts,
+                };
+                Self { cost, ..of(parts) }
+            }
             Ok(Granted::Degraded(reason, parts)) => Self { degraded: Some(reason), ..of(parts) },
             Err(error) => Self { shadowed: Some(limiter.shadowed(error)?), ..of(Vec::new()) },
         })
@@ -288,8 +319,9 @@ impl Permit {
             Some(nothing) => Ok(nothing),
             None => {
                 // A parent from which nothing was taken has no part in the result.
-                let is_even: Vec<_> = self.logs().iter().map(CorrectionLog::is_even).collect();
-                let all = (0..self.parts.len()).filter(|n| !is_even[*n]);
+                let has_nothing_left: Vec<_> =
+                    self.logs().iter().map(CorrectionLog::has_nothing_left).collect();
+                let all = (0..self.parts.len()).filter(|n| !has_nothing_left[*n]);
                 self.correct(all.map(|n| (n, CorrectionChange::GiveBack)).collect()).await
             }
         }
@@ -304,7 +336,8 @@ impl Permit {
     }
 
     /// The status of the request's limits, as of the grant and the adjustments since: the amounts
-    /// that were granted, and no wait. Empty if the balances are not known.
+    /// that were granted, and no wait. With leasing, the balances contain the tokens that this
+    /// process holds. Empty if the balances are not known.
     #[must_use]
     pub fn remaining(&self) -> Vec<LimitStatus> {
         let now = self.limiter.clock().now();
@@ -321,18 +354,7 @@ impl Permit {
     }
 
     fn balances<'p>(&'p self, logs: &[CorrectionLog]) -> impl Iterator<Item = Balance<'p>> {
-        let of_part = move |(n, part): (usize, &'p BucketGrant)| {
-            let balance = move |(limit, &granted): (&'p LimitName, &'p Millitokens)| {
-                let image = part.image.as_ref()?;
-                let stored = image.limits.get(limit)?;
-                let taken = logs.get(n).map_or(granted, |log| log.taken(limit));
-                let adjusted = taken.get() - granted.get();
-                let refilled_at = image.refilled_at;
-                Some(Balance { part, limit, granted, stored, refilled_at, adjusted })
-            };
-            part.amounts.iter().filter_map(balance)
-        };
-        self.parts.iter().enumerate().flat_map(of_part)
+        balances(&self.parts, logs)
     }
 
     /// The limits of the request that are nearly used up, in any bucket.
@@ -345,13 +367,6 @@ impl Permit {
         };
         let logs = lock(&self.logs);
         self.balances(&logs).filter(is_near).map(|balance| balance.limit).collect()
-    }
-
-    /// True if a limit of the request was nearly used up at its last refill. It need not be now.
-    #[cfg(feature = "leasing")]
-    pub(crate) fn may_be_near_limit(&self) -> bool {
-        let near_share = self.limiter.options().near_share;
-        self.balances(&lock(&self.logs)).any(|balance| balance.was_near(near_share))
     }
 
     /// The buckets of the request: the entity's own first, then its parent's. The parent's is there

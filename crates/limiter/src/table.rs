@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde_dynamo::Item;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, CorrectionKey, EpochMillis, WritePlan};
+use smol_str::SmolStr;
 
 use crate::store_error::{BoxError, SetupError};
 
@@ -50,6 +51,9 @@ pub struct Mark {
     pub key: CorrectionKey,
     /// The time until which it is kept.
     pub until: EpochMillis,
+    /// The amounts of the whole correction, as text. The table keeps it, to notice a key that is
+    /// used again for other amounts.
+    pub amounts: SmolStr,
 }
 
 impl Mark {
@@ -104,7 +108,10 @@ pub enum TransactError {
     /// reason, but not because the mark exists.
     Cancelled(Vec<Cancelled>),
     /// There is such a mark: nothing was done now.
-    MarkExists,
+    MarkExists {
+        /// True if it has other amounts.
+        has_other_amounts: bool,
+    },
     /// An error that concerns the whole transaction.
     Table(TableError),
 }

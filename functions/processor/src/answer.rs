@@ -56,8 +56,8 @@ pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
     capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
-/// The watermark in a window's item; `None` if the window is not done with any record of the
-/// stream.
+/// The watermark in a window's item; `None` if the window is not done with any record of this
+/// bucket's item in this stream.
 pub(crate) fn watermark(
     item: Option<&WindowItem>,
     group: &WindowGroup<'_>,

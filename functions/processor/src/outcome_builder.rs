@@ -29,7 +29,8 @@ fn address(record: &Arc<RecordDeltas<'_>>) -> usize {
     record.json.as_ptr() as usize
 }
 
-/// The records of a group that an earlier delivery had finished in its window.
+/// The records of a group that an earlier delivery, or an earlier write of this one, had finished
+/// in its window.
 fn duplicates_of<'a>(
     (group, result): (&'a WindowGroup<'_>, &'a WindowResult),
 ) -> impl Iterator<Item = usize> + use<'a> {

@@ -154,12 +154,15 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
-        // Records that this filter drops are delivered again. In a batch in the order of one
-        // stream, each of them comes after something that failed: after the entry that blocks it,
-        // or after a record of `unblocked` whose window failed (all of `unblocked` comes before all
-        // entries). So the reported position is at or before all of them. In any other batch, it is
-        // the position of the first record. If there is no position to report, the whole batch
-        // comes again.
+        // Records that this filter drops are delivered again, because the reported position is at
+        // or before all of them:
+        //
+        // - In a batch in the order of one stream, each of them comes after something that failed:
+        //   after the entry that blocks it, or after a record of `unblocked` whose window failed
+        //   (all of `unblocked` comes before all entries).
+        // - In any other batch, the position of the first record is reported.
+        //
+        // If there is no position to report, the whole batch comes again.
         let ready = behind
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));

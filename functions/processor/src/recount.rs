@@ -3,9 +3,10 @@
 //! A recount reads and groups the stored record with the code that reads and groups a delivery. It
 //! cannot write the windows as a delivery does, because their watermarks may be past the record and
 //! only move forward. Instead, one transaction adds the record to its windows and turns its entry
-//! from open to done. The state of the entry prevents a second recount from counting the record. A
-//! recount never moves a watermark: a moved watermark would hide earlier records that still wait
-//! for another delivery.
+//! from open to done. (If the record has more limits than a transaction holds, there are several,
+//! and each notes in the entry how many limits are counted.) The state of the entry prevents a
+//! second recount from counting the record. A recount never moves a watermark: a moved watermark
+//! would hide earlier records that still wait for another delivery.
 //!
 //! The stream can deliver the record again for 24 hours, perhaps to a version of the processor that
 //! can read a record that its predecessor could not. The recount therefore reads the watermarks of

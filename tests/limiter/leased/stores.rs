@@ -282,17 +282,45 @@ async fn a_limit_that_the_bucket_lacks_is_added_and_counted() {
     on_every_store!(suite);
 }
 
-/// `remaining` of a permit, headers and metrics are made of it, and so is the balance with which an
-/// outage begins.
+/// `remaining` of a permit, headers and metrics are made of it.
 #[tokio::test]
-async fn tokens_that_were_held_show_the_balance_of_the_store() {
+async fn a_grant_shows_the_balance_with_the_tokens_that_are_held() {
     async fn suite<E: Engine>(engine: E) {
-        let (limiter, _clock) = by_hand(&engine, LeaseMode::default());
-        let ask = || limiter.acquire("shown", "r").consume("rps", 1).limits(ample()).no_cascade();
-        drop(ask().await.unwrap());
-        let permit = ask().await.unwrap();
-        let [remaining] = &permit.remaining()[..] else { panic!("{permit:?}") };
-        assert!(remaining.available.get() > 0, "{remaining:?}");
+        for (name, mode) in
+            [("strict", LeaseMode::default()), ("behind", LeaseMode::WriteBehind { threshold: 10 })]
+        {
+            let (limiter, clock) = by_hand(&engine, mode);
+            let ask = || {
+                let limits = [Limit::quota("tpm", 100), Limit::quota("rpm", 1_000)];
+                let request = limiter.acquire(name, "r").consume("tpm", 2).consume("rpm", 1);
+                request.limits(limits).no_cascade()
+            };
+            let call = ask().prepare().await.unwrap();
+            let mut shown = 0;
+            for n in 1..=45 {
+                let permit = match n % 3 {
+                    0 => call.acquire().await.unwrap().into_permit(),
+                    1 => match ask().try_acquire().unwrap() {
+                        Some(permit) => permit,
+                        None => ask().await.unwrap(),
+                    },
+                    _ => ask().await.unwrap(),
+                };
+                let left: Vec<_> =
+                    permit.remaining().iter().map(|left| left.available.get() / 1_000).collect();
+                // Before the first debit there is no bucket.
+                if !left.is_empty() {
+                    assert_eq!(left, [1_000 - n, 100 - 2 * n], "{name} {n}");
+                    shown += 1;
+                }
+                clock.advance(Duration::from_millis(20));
+            }
+            assert!(shown > 30, "{name}: {shown}");
+            // A correction of held tokens counts once.
+            let permit = ask().await.unwrap();
+            permit.adjust("tpm", -1).await.unwrap();
+            assert_eq!(permit.remaining()[1].available.get(), 9_000, "{name}");
+        }
     }
     on_every_store!(suite);
 }

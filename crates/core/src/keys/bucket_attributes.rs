@@ -15,9 +15,10 @@ pub const CONFIG_VERSIONS: &str = "cv";
 pub const CONFIG_EPOCH: &str = "ep";
 /// Hash of all rules in a bucket item.
 pub const RULES_HASH: &str = "pv";
-/// The last four request ids of a bucket item, newest first.
+/// The ids of the last four writes of a bucket item, or of lost writes that they fenced, newest
+/// first.
 pub const REQUEST_IDS: [&str; 4] = ["lr", "lr1", "lr2", "lr3"];
-/// Stands in [`REQUEST_IDS`] where an item has had fewer requests.
+/// Stands in [`REQUEST_IDS`] where an item has had fewer writes.
 pub const NO_REQUEST_ID: &str = "-";
 /// Marks a bucket item that was converted from the layout of one item per limit.
 pub const MIGRATED: &str = "mg";

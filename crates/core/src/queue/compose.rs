@@ -115,19 +115,19 @@ impl<W> WriteQueue<W> {
         let caller_left = |member: &Member<W>| member.waiter.is_none();
         // A write that carries a caller goes first. A write of refunds alone goes after an upkeep
         // and after a read that a waiting request needs.
-        let has_caller = !members.iter().all(caller_left);
+        let carries_caller = !members.iter().all(caller_left);
         let may_write_refunds_alone =
-            !has_caller && !members.is_empty() && upkeep.is_none() && !wants_read;
-        let needs_sender = may_write_refunds_alone && self.waiting.iter().all(caller_left);
+            !carries_caller && !members.is_empty() && upkeep.is_none() && !wants_read;
+        let needs_caller = may_write_refunds_alone && self.waiting.iter().all(caller_left);
         for (mut member, limits) in refused {
-            if needs_sender && member.refusal.is_none() {
+            if needs_caller && member.refusal.is_none() {
                 member.refusal = Some(limits);
                 self.waiting.push(member);
             } else {
                 self.resolve(member, Outcome::Refused(limits));
             }
         }
-        if has_caller || may_write_refunds_alone && !self.has_no_caller() {
+        if carries_caller || may_write_refunds_alone && !self.has_no_caller() {
             return self.launch(draft, members, now, new_id);
         }
         members.append(&mut self.waiting);
@@ -197,8 +197,8 @@ impl<W> WriteQueue<W> {
         // No two plans under one id may share a generation: the token of a transaction is made of
         // both, and the table takes two transactions with one token for the same one. While a
         // request is in the queue, its attempts only grow. If it leaves and enters again, they
-        // begin at zero. By then either all earlier plans under its id have failed, or the id is
-        // unusable and this write has another id.
+        // begin at zero. By then all earlier plans under its id have failed; or one of them is
+        // lost, and this write gets another id, because the lost one is unusable (`note_lost_id`).
         let generation = lender.map_or(0, |member| member.attempts);
         let id = lender.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);

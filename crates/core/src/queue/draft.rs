@@ -44,7 +44,8 @@ pub(super) struct Draft {
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
     /// range. The price: if the bucket is full by now, such a debit makes room for refill that the
-    /// cap would have cut off. The next claim adds that refill, so the debit has no effect.
+    /// cap would have cut off. The next claim adds that refill, so the debit has no effect. (A
+    /// write with conditions does not make such room: `take_unclaimed` says how.)
     pub(super) is_forced: bool,
 }
 
@@ -63,12 +64,12 @@ impl BucketDraft {
     /// The sums that the balances must cover if this request is granted after the requests of the
     /// draft; `None`: it cannot go in this write.
     pub(super) fn must_cover_with(&self, amounts: &Amounts) -> Option<Amounts> {
-        let floor = |(limit, more): (&LimitName, &Millitokens)| {
-            let is_open = !self.added_uncapped.contains_key(limit);
-            let floor = sum(&self.taken, limit, *more).filter(|_| is_open)?;
-            Some((limit.clone(), floor))
+        let must_cover = |(limit, more): (&LimitName, &Millitokens)| {
+            let may_take_more = !self.added_uncapped.contains_key(limit);
+            let must_cover = sum(&self.taken, limit, *more).filter(|_| may_take_more)?;
+            Some((limit.clone(), must_cover))
         };
-        amounts.iter().map(floor).collect()
+        amounts.iter().map(must_cover).collect()
     }
 
     /// Adds a request that is granted.
@@ -125,8 +126,8 @@ impl BucketDraft {
         let none = Configuration::default();
         let configuration = self.configuration.as_deref().unwrap_or(&none);
         let Some(image) = bucket.image() else {
-            let taken = net(self.taken.clone(), &self.added_uncapped);
-            let amounts = (&taken, &self.counted);
+            let debited = less(self.taken.clone(), &self.added_uncapped);
+            let amounts = (&debited, &self.counted);
             let mut plan = new_item(&bucket.id, amounts, configuration, id, now);
             if let [Change::Put(item)] = plan.changes.as_mut_slice() {
                 item.request_ids.extend_from_slice(fenced_off);
@@ -134,20 +135,20 @@ impl BucketDraft {
             return plan;
         };
         if draft.is_forced || !draft.acquires && !draft.corrects_upwards {
-            let taken = net(self.taken.clone(), &self.returned);
-            let amounts = within_range(image, net(taken, &self.added_uncapped));
-            return add_only((&amounts, &self.counted), id, fenced_off);
+            let moved = less(less(self.taken.clone(), &self.returned), &self.added_uncapped);
+            return add_only((&within_range(image, moved), &self.counted), id, fenced_off);
         }
-        let taken = net(self.taken.clone(), &self.added_uncapped);
+        let debited = less(self.taken.clone(), &self.added_uncapped);
         // Only a correction can move the balance out of its range. `within_range` must not cut a
-        // write of acquires only: it does not count the refill that this write may claim.
-        let taken = if draft.corrects { within_range(image, taken) } else { taken };
+        // write of acquires only: it does not count the refill that this write may claim. Nor does
+        // it count the returned tokens, which may not fit.
+        let debited = if draft.corrects { within_range(image, debited) } else { debited };
         let expires = match draft.acquires {
             true => !configuration.never_expires(),
             false => image.expires_at_s.is_some(),
         };
         let debit = Debit {
-            amounts: &taken,
+            amounts: &debited,
             returned: &self.returned,
             counted: &self.counted,
             must_cover: &self.must_cover,
@@ -167,8 +168,9 @@ impl BucketDraft {
             take_unclaimed(&view, &debit, hint).unwrap_or_else(|| take_with_claim(&view, &debit))
         };
         if draft.corrects {
-            let moved = within_range(image, net(taken, &self.returned));
-            plan.conditions.extend(moved.iter().map(|(limit, net)| stays_in_range(limit, *net)));
+            // By how much the balances move if all returned tokens fit.
+            let moved = within_range(image, less(debited, &self.returned));
+            plan.conditions.extend(moved.iter().map(|(limit, by)| stays_in_range(limit, *by)));
         }
         plan
     }
@@ -177,18 +179,18 @@ impl BucketDraft {
 /// The part of the amounts by which the balances can move within the range of [`Millitokens`]. The
 /// counters move by the whole amounts.
 fn within_range(image: &CompositeBucket, amounts: Amounts) -> Amounts {
-    let fit = |(limit, net): (LimitName, Millitokens)| {
+    let fit = |(limit, amount): (LimitName, Millitokens)| {
         let tokens = image.limits.get(&limit).map_or(0, |balance| i128::from(balance.tokens.get()));
-        let after = Millitokens::saturating(tokens - i128::from(net.get()));
+        let after = Millitokens::saturating(tokens - i128::from(amount.get()));
         (limit, Millitokens::saturating(tokens - i128::from(after.get())))
     };
     amounts.into_iter().map(fit).collect()
 }
 
 /// The first amounts less the second.
-pub(super) fn net(mut taken: Amounts, returned: &Amounts) -> Amounts {
-    taken -= returned;
-    taken
+pub(super) fn less(mut amounts: Amounts, others: &Amounts) -> Amounts {
+    amounts -= others;
+    amounts
 }
 
 fn sum(amounts: &Amounts, limit: &LimitName, more: Millitokens) -> Option<Millitokens> {

@@ -78,9 +78,10 @@ impl<W> WriteQueue<W> {
             let image = self.buckets[0].image();
             if may_have_forgotten(&write.ids_before, image, &write.id) {
                 // The write counts as ambiguous now, and is kept: it may still happen, so the next
-                // write must fence it. The queue replaces `ids_before` by the ids that the item has
-                // now. The write counts as ambiguous again only when the item has dropped all of
-                // these. While there is no item, it counts again with each answer.
+                // write that carries requests must fence it. The queue replaces `ids_before` by the
+                // ids that the item has now. The write counts as ambiguous again only when the item
+                // has dropped all of these. While there is no item, it counts again with each
+                // answer.
                 let ids = image.map(|image| image.request_ids.clone());
                 write.ids_before = ids.unwrap_or_default();
                 self.count_as_ambiguous(&write, must_not_repeat);

@@ -18,9 +18,9 @@
 //! * A lost answer leaves all requests of the write in doubt together. They are sent again under
 //!   the same id until the item shows if the write happened. If they cannot be sent again (for
 //!   example, because all callers have left, or a condition of the write failed), the write becomes
-//!   *abandoned*. The next write is a *fence*: it requires that the lost write did not happen, and
-//!   also puts the lost write's id into the item. While the item remembers that id, the lost write
-//!   cannot happen.
+//!   *abandoned*. The next write that carries requests is a *fence*: it requires that the lost
+//!   write did not happen, and also puts the lost write's id into the item. While the item
+//!   remembers that id, the lost write cannot happen. Upkeep has no id and fences nothing.
 //!
 //! The next action is the first of these that applies: a pause, the extension of an expiry, the
 //! repetition of a write in doubt, a read of unknown buckets, a read instead of a write that would
@@ -31,9 +31,9 @@
 //!
 //! | state | held in | next state, with the file that decides |
 //! |---|---|---|
-//! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`) |
+//! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`); the table was busy: its requests wait again, or it is in doubt if an earlier attempt is (`answered_write`); the table cannot be used: its requests fail (`fail_write`) |
 //! | in doubt | `shared`, `is_in_doubt` | sent again under its id: in flight (`compose.rs`, `repeat`); an image shows its id: done (`lost.rs`, `conclude_by_image`); it cannot be sent again: abandoned, its requests wait again (`give_up_write`) |
-//! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write, which is its fence, succeeds: the abandoned one did not happen, or nothing can tell any more (`end_abandoned`) |
+//! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write that carries requests, which is its fence, succeeds: the abandoned one did not happen, or nothing can tell any more (`end_abandoned`); too many are abandoned: the oldest counts as ambiguous (`forget_surplus_abandoned`) |
 //!
 //! * A waiting request takes nothing if its caller leaves, unless an abandoned write carries it. If
 //!   the caller of an acquire leaves while a write of it is in flight or in doubt, and that write

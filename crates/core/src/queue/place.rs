@@ -42,8 +42,8 @@ impl<W> WriteQueue<W> {
     fn place_acquire(&self, draft: &mut Draft, member: &Member<W>, now: EpochMillis) -> Placement {
         let mut must_cover = Vec::with_capacity(self.buckets.len());
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let wanted = &member.request.demands[index];
-            let configuration = wanted.configuration.as_ref();
+            let demand = &member.request.demands[index];
+            let configuration = demand.configuration.as_ref();
             let image = bucket.image();
             let is_behind = image.is_some_and(|image| configuration.is_behind(image));
             if member.request.may_send_back_for_limits && is_behind {
@@ -53,10 +53,10 @@ impl<W> WriteQueue<W> {
             if !may_join(drafted.configuration.as_deref(), configuration) || draft.is_forced {
                 return Placement::Later;
             }
-            if draft.corrects && !item_follows(bucket, configuration, &wanted.amounts) {
+            if draft.corrects && !item_follows(bucket, configuration, &demand.amounts) {
                 return Placement::Later;
             }
-            let Some(must_cover_now) = drafted.must_cover_with(&wanted.amounts) else {
+            let Some(must_cover_now) = drafted.must_cover_with(&demand.amounts) else {
                 return Placement::Later;
             };
             let acquire = Acquire { amounts: &must_cover_now, ..self.acquire_of(member, index) };
@@ -90,11 +90,11 @@ impl<W> WriteQueue<W> {
                 }
             }
         }
-        for ((drafted, wanted), must_cover) in
+        for ((drafted, demand), must_cover) in
             draft.buckets.iter_mut().zip(&member.request.demands).zip(must_cover)
         {
-            drafted.grant(&wanted.amounts, must_cover);
-            drafted.configuration.get_or_insert_with(|| wanted.configuration.clone());
+            drafted.grant(&demand.amounts, must_cover);
+            drafted.configuration.get_or_insert_with(|| demand.configuration.clone());
         }
         draft.acquires = true;
         Placement::In
@@ -126,7 +126,7 @@ impl<W> WriteQueue<W> {
         let mut corrections = Vec::with_capacity(self.buckets.len());
         member.dropped.clear();
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let wanted = &member.request.demands[index];
+            let demand = &member.request.demands[index];
             let image = bucket.image();
             let is_shown = |image: &CompositeBucket| image.request_ids.contains(&member.request.id);
             let is_usable = !self.unusable_ids.contains(&member.request.id);
@@ -139,10 +139,10 @@ impl<W> WriteQueue<W> {
             }
             let has = |limit: &LimitName| match image {
                 Some(image) => image.limits.contains_key(limit),
-                None => wanted.configuration.rule(limit).is_some(),
+                None => demand.configuration.rule(limit).is_some(),
             };
             let (there, missing): (Amounts, Amounts) =
-                wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
+                demand.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
             if !missing.is_empty() && !member.has_authoritative_since_entry[index] {
                 return Placement::Read;
             }
@@ -152,7 +152,7 @@ impl<W> WriteQueue<W> {
                 (Some(configuration), Some(_)) => {
                     item_follows(bucket, configuration, Amounts::EMPTY)
                 }
-                (Some(configuration), None) => may_join(Some(configuration), &wanted.configuration),
+                (Some(configuration), None) => may_join(Some(configuration), &demand.configuration),
                 (None, _) => true,
             };
             if !may_share {

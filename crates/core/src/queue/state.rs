@@ -74,9 +74,9 @@ pub(super) struct SharedWrite<W> {
     pub(super) is_in_doubt: bool,
     /// The ids in the known image of bucket 0 when the first attempt was sent. While the item still
     /// has one of these ids, it cannot have dropped the id of this write, so it shows whether the
-    /// write happened (`may_have_forgotten`). The queue may decide too early that the item has
-    /// forgotten the write, because an outdated image has older ids, which the item drops sooner.
-    /// That is safe. It never decides it too late.
+    /// write happened (`may_have_forgotten`). If that image was outdated, its ids are older and
+    /// dropped sooner. Then the queue takes the write for forgotten too early, and counts it as
+    /// ambiguous though the item could still tell: that is safe.
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_read_since_attempt: bool,

@@ -35,8 +35,8 @@ impl<T: Table> CompositeStore<T> {
             // The mark belongs to this correction, so no other request may share its write.
             Some(mark) => {
                 let settings = QueueSettings { is_transactional: true, ..settings };
-                let marked = LaneMark { mark: mark.clone(), was_there: AtomicBool::new(false) };
-                known_bucket.lane_of_its_own(correction.bucket, settings, Arc::new(marked))
+                let marked = Arc::new(LaneMark::new(mark.clone()));
+                known_bucket.lane_of_its_own(correction.bucket, settings, marked)
             }
         };
         let (bucket, amounts) = (correction.bucket.clone(), correction.amounts.clone());
@@ -57,11 +57,14 @@ impl<T: Table> CompositeStore<T> {
         };
         let Done { images, dropped, is_forced, .. } =
             result.map_err(|(error, effect)| self.not_corrected(correction, error, effect))?;
-        let was_there = |marked: &Arc<LaneMark>| marked.was_there.load(Ordering::Relaxed);
+        let is_true = |flag: fn(&LaneMark) -> &AtomicBool| {
+            lane.mark.as_ref().is_some_and(|marked| flag(marked).load(Ordering::Relaxed))
+        };
         let adjusted = Adjusted {
             dropped,
             is_forced,
-            already_made: lane.mark.as_ref().is_some_and(was_there),
+            already_made: is_true(|marked| &marked.was_there),
+            had_other_amounts: is_true(|marked| &marked.had_other_amounts),
             write_units: context.cost.write_units,
             ..Adjusted::default()
         };

@@ -1,8 +1,8 @@
 //! Writes a child's and its parent's bucket concurrently ([`CascadeMode::Compensating`]).
 //!
 //! Only tokens that are known to have been taken are given back. If an answer was lost, or if the
-//! process ends too early, tokens may stay taken from one bucket, so that too
-//! little is granted there.
+//! process ends too early, tokens may stay taken from one bucket, so that too little is granted
+//! there.
 //!
 //! [`CascadeMode::Compensating`]: super::CascadeMode::Compensating
 
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
+use super::undecided_error::unavailable_if_in_doubt;
 use crate::call::{CallContext, new_id};
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitStatus};
@@ -58,7 +59,7 @@ impl<T: Table> CompositeStore<T> {
         clock: &dyn Clock,
         deadline: Duration,
     ) -> AcquireError {
-        let mut granted = Vec::new();
+        let (mut granted, mut stays_taken) = (Vec::new(), false);
         for part in taken {
             let back = -&part.amounts;
             let correction = Correction {
@@ -72,6 +73,7 @@ impl<T: Table> CompositeStore<T> {
             };
             let adjusted = self.adjust(&correction, clock).await;
             if let Err(failed) = &adjusted {
+                stays_taken = true;
                 tracing::warn!(bucket = %part.bucket, error = %failed, "tokens of a refused request were not given back");
             }
             let image = part.image.as_deref();
@@ -88,7 +90,7 @@ impl<T: Table> CompositeStore<T> {
         }
         match error.into_refused() {
             Ok(limits) => AcquireError::refused([limits, granted].concat()),
-            Err(other) => other,
+            Err(other) => unavailable_if_in_doubt(stays_taken, other),
         }
     }
 }
@@ -106,7 +108,9 @@ fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
             LimitExceeded(_) => parent,
             never => never,
         },
-        (Err(child), _) => child,
+        (Err(child), parent) => {
+            unavailable_if_in_doubt(matches!(parent, Err(Unavailable(_))), child)
+        }
     }
 }
 
@@ -123,5 +127,16 @@ mod tests {
         }
         let broken = AcquireError::InvalidRequest(crate::error::InvalidRequest::Empty);
         assert!(matches!(joined(short(), broken), AcquireError::InvalidRequest(_)));
+    }
+
+    /// To a caller, a bare `Setup` means that nothing was taken.
+    #[test]
+    fn an_error_says_that_the_silent_bucket_may_have_granted() {
+        let setup = || AcquireError::Setup(crate::store_error::SetupError::Rejected("no".into()));
+        let silent = || AcquireError::Unavailable("silent".into());
+        for joined in [joined(setup(), silent()), joined(silent(), setup())] {
+            assert!(matches!(joined, AcquireError::Unavailable(_)), "{joined:?}");
+        }
+        assert!(matches!(joined(setup(), setup()), AcquireError::Setup(_)));
     }
 }

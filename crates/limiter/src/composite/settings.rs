@@ -44,8 +44,8 @@ pub enum CascadeMode {
     Transaction,
     /// Concurrently: two write units. If one bucket does not grant, the tokens taken from the other
     /// are given back. Until then the other bucket admits less, never more. The tokens stay taken
-    /// if the process ends or the caller stops waiting before they are given back, or if giving
-    /// them back fails.
+    /// if the answer of one write is lost, if the process ends or the caller stops waiting before
+    /// they are given back, or if giving them back fails.
     Compensating,
 }
 

@@ -23,6 +23,15 @@ pub(super) struct LaneMark {
     pub(super) mark: Mark,
     /// True if the mark was there before the last write.
     pub(super) was_there: AtomicBool,
+    /// True if it was there with other amounts.
+    pub(super) had_other_amounts: AtomicBool,
+}
+
+impl LaneMark {
+    pub(super) const fn new(mark: Mark) -> Self {
+        let (was_there, had_other_amounts) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { mark, was_there, had_other_amounts }
+    }
 }
 
 /// The table's answer, and its cost.

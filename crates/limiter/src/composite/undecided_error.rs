@@ -11,6 +11,8 @@
 //! | any other `Unavailable` | an outage | an outage; the policy is `Deny`, or it is `Local` and the process knows no limit to decide by |
 //!
 //! So a caller of the limiter must expect that tokens were taken after each of them but `Setup`.
+//! With `CascadeMode::Compensating`, tokens may also have been taken from the other of two buckets:
+//! that wraps an error in `Unavailable`, too.
 
 use crate::call::CallContext;
 use crate::error::AcquireError;
@@ -40,9 +42,14 @@ pub(super) fn error_at_deadline(
     }
 }
 
-/// Wraps an error in `Unavailable` if tokens may have been taken.
+/// Wraps `Contended` and `Setup` in `Unavailable` if tokens may have been taken.
 pub(super) fn unavailable_if_in_doubt(is_in_doubt: bool, error: AcquireError) -> AcquireError {
-    if is_in_doubt { AcquireError::Unavailable(error.into()) } else { error }
+    match error {
+        AcquireError::Contended { .. } | AcquireError::Setup(_) if is_in_doubt => {
+            AcquireError::Unavailable(error.into())
+        }
+        error => error,
+    }
 }
 
 /// The error of an unusable table, for each of the requests of one write.

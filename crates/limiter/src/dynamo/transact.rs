@@ -17,6 +17,9 @@ use crate::table::{Cancelled, Mark, TableError, TransactError, WriteError};
 /// The code of a reason: a condition does not hold.
 pub(super) const CONDITION_FAILED: &str = "ConditionalCheckFailed";
 
+/// The attribute of a mark with its amounts.
+const AMOUNTS: &str = "amounts";
+
 impl DynamoTable {
     /// Executes each plan on its bucket, and puts the mark; returns the write units spent.
     pub(super) async fn transact(
@@ -51,9 +54,12 @@ impl DynamoTable {
                 if cancelled.cancellation_reasons().len() == expected_reasons =>
             {
                 let reasons = cancelled.cancellation_reasons();
-                let of_mark = reasons.get(writes.len()).and_then(CancellationReason::code);
-                if of_mark == Some(CONDITION_FAILED) {
-                    return Err(TransactError::MarkExists);
+                let of_mark = reasons.get(writes.len()).zip(mark);
+                let of_mark = of_mark.filter(|(reason, _)| reason.code() == Some(CONDITION_FAILED));
+                if let Some((reason, mark)) = of_mark {
+                    let found = reason.item().and_then(|item| item.get(AMOUNTS)?.as_s().ok());
+                    let has_other_amounts = found.is_some_and(|found| *found != mark.amounts);
+                    return Err(TransactError::MarkExists { has_other_amounts });
                 }
                 let reasons = writes
                     .iter()
@@ -74,7 +80,9 @@ impl DynamoTable {
             .item(PK, AttributeValue::S(key.pk()))
             .item(SK, AttributeValue::S(key.sk()))
             .item(TTL, AttributeValue::N(expires_at_s.to_string()))
+            .item(AMOUNTS, AttributeValue::S(mark.amounts.to_string()))
             .condition_expression(format!("attribute_not_exists({PK})"))
+            .return_values_on_condition_check_failure(ALL_OLD)
             .build();
         put.map(|put| TransactWriteItem::builder().put(put).build())
             .map_err(|error| SetupError::Rejected(error.into()).into())

@@ -10,7 +10,7 @@ use super::remembered::{RememberedPart, RememberedRequest};
 use super::request_buckets::Debit;
 use crate::error::InvalidRequest;
 use crate::limiter::Limiter;
-use crate::permit::{LazyGrants, Permit};
+use crate::permit::{LazyGrants, Permit, may_be_near_limit};
 use crate::request::{AcquireRequest, count};
 
 impl AcquireRequest<&Limiter> {
@@ -83,7 +83,9 @@ impl Leased {
             remembered.granted_counters.iter().for_each(|counter| counter.increment(1));
         }
         let near = remembered.may_be_near_limit.then(|| remembered.clone());
-        let grants = LazyGrants::when_read(move || remembered.grants(demands.iter()));
+        let grants = LazyGrants::when_read(move || {
+            remembered.leaser.with_held_tokens(remembered.grants(demands.iter()))
+        });
         let permit = Permit::held(limiter, correction_time_max, grants);
         if let Some(own) = near.as_ref().map(|remembered| &remembered.parts[0].grant) {
             count(limiter, &own.bucket.resource, own.amounts.keys(), Ok(&permit));
@@ -114,16 +116,20 @@ impl Leased {
             part.bucket.follow(&part.grant.configuration, &self.leaser.interner);
         }
         let grants: Vec<_> = parts.iter().map(|part| part.grant.clone()).collect();
+        // The store's balances: those with the held tokens change with every request.
+        let may_be_near_limit = may_be_near_limit(&grants, limiter.options().near_share);
+        let grants = self.with_held_tokens(grants);
         let permit = Permit::held(limiter, correction_time_max, grants.into());
         count(limiter, &request.resource, request.amounts.keys(), Ok(&permit));
         let counter = |limit| limiter.metered().granted_counter(&request.resource, limit);
         let own = parts[0].grant.bucket.clone();
         let remembered = RememberedRequest {
+            leaser: self.leaser.clone(),
             terms,
             parts: parts.into_iter().map(RememberedPart::from).collect(),
             changes,
             until_ms: self.leaser.now_coarse_ms().saturating_add(FOUND_MS),
-            may_be_near_limit: permit.may_be_near_limit(),
+            may_be_near_limit,
             granted_counters: request.amounts.keys().map(counter).collect(),
         };
         self.remembered.insert(own, Arc::new(remembered));

@@ -75,7 +75,9 @@ impl Leased {
         if let Some(parts) = parts {
             match self.take_all(&parts, until).await {
                 Some(Ok(cost)) => {
-                    let parts = parts.into_iter().map(|part| part.grant).collect();
+                    let mut parts: Vec<_> = parts.into_iter().map(|part| part.grant).collect();
+                    // A lease may have changed the balances.
+                    self.renew_images(&mut parts, request);
                     return Ok(Grant { parts, cost });
                 }
                 Some(Err(error)) => return Err(error),
@@ -145,14 +147,9 @@ impl Leased {
         Some(limits)
     }
 
-    /// Adjusts a limit's status to the view of this process: adds the tokens that it holds, and
-    /// subtracts those that it handed out before they were debited.
+    /// Adjusts a limit's status to the view of this process.
     fn add_held_tokens(&self, bucket: &LeasedBucket, limit: &mut LimitStatus) {
-        let Some(slot) = bucket.slot(&limit.limit) else { return };
-        let own = match self.leaser.settings.mode {
-            LeaseMode::Strict(_) => bucket.atomic.slots[usize::from(slot)].pool.tokens().into(),
-            LeaseMode::WriteBehind { .. } => -i128::from(self.leaser.undebited(bucket, slot)),
-        };
+        let own = self.leaser.held_tokens(bucket, &limit.limit);
         limit.available = Millitokens::saturating(i128::from(limit.available.get()) + own);
         if limit.wait == Wait::ExceedsBurst {
             return;

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{BucketId, Configuration, LeaseTerms};
+use sluicegate_core::{BucketId, Configuration, LeaseTerms, LimitName, Millitokens};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, PutResult, TakeResult};
 use super::bucket_ledger::BucketLedger;
 use super::bucket_map::Buckets;
 use super::interner::Interner;
+use super::key_ref::KeyRef;
 use super::leased_bucket::{LeasedBucket, WriteTurn};
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
@@ -22,6 +23,7 @@ use crate::cost::Cost;
 use crate::error::AcquireError;
 use crate::leasing_store::{LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 use crate::lock::lock;
+use crate::store::BucketGrant;
 
 /// The pause after a renewal in the background that brought no tokens.
 const RENEW_PAUSE: Duration = Duration::from_millis(50);
@@ -324,6 +326,35 @@ impl Leaser {
                 _ = self.watch(bucket, configuration, |_| ());
             }
         }
+    }
+
+    /// The tokens of a limit that this process holds, in millitokens; in write-behind mode, less
+    /// than zero: those that it handed out before they were debited.
+    pub(super) fn held_tokens(&self, bucket: &LeasedBucket, limit: &LimitName) -> i128 {
+        let Some(slot) = bucket.slot(limit) else { return 0 };
+        match self.settings.mode {
+            LeaseMode::Strict(_) => bucket.atomic.slots[usize::from(slot)].pool.tokens().into(),
+            LeaseMode::WriteBehind { .. } => -i128::from(self.undebited(bucket, slot)),
+        }
+    }
+
+    /// The parts of a grant with the balances that this process sees: those of the store and the
+    /// tokens that it [holds](Self::held_tokens).
+    pub(super) fn with_held_tokens(&self, mut parts: Vec<BucketGrant>) -> Vec<BucketGrant> {
+        for BucketGrant { bucket, amounts, image, .. } in &mut parts {
+            let Some(image) = image else { continue };
+            let Some(bucket) = self.buckets.get(&KeyRef::of(bucket)) else { continue };
+            for limit in amounts.keys() {
+                let held = self.held_tokens(&bucket, limit);
+                if held != 0
+                    && let Some(balance) = Arc::make_mut(image).limits.get_mut(limit)
+                {
+                    let tokens = i128::from(balance.tokens.get()) + held;
+                    balance.tokens = Millitokens::saturating(tokens);
+                }
+            }
+        }
+        parts
     }
 
     /// Makes one write, by the mode, and hands out the tokens that are needed.

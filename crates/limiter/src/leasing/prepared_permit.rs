@@ -53,6 +53,7 @@ impl PreparedRequest {
 
     /// A permit of tokens that were held.
     pub(super) fn permit(&self, grants: Vec<BucketGrant>) -> Permit {
+        let grants = self.leased.with_held_tokens(grants);
         Permit::held(&self.limiter, self.correction_time_max(), grants.into())
     }
 
@@ -65,14 +66,7 @@ impl PreparedRequest {
         let mut parts: Vec<_> = grants.collect();
         let Some(first) = parts.first() else { return parts };
         let request = Request { entity: first.bucket.entity.clone(), ..self.request.clone() };
-        let known = self.leased.known_parts(&request).unwrap_or_default();
-        for part in &mut parts {
-            let newest = known.iter().find(|known| known.grant.bucket == part.bucket);
-            part.image = newest.and_then(|newest| newest.grant.image.clone());
-            if let Some(newest) = newest {
-                part.configuration = newest.grant.configuration.clone();
-            }
-        }
+        self.leased.renew_images(&mut parts, &request);
         parts
     }
 }

@@ -13,6 +13,7 @@ use smol_str::SmolStr;
 use super::atomic_bucket::{DEMAND_MAX, Demand, Demands};
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::{FOUND_MS, LeasedPart};
+use super::leaser::Leaser;
 use crate::request::RequestTerms;
 use crate::store::BucketGrant;
 
@@ -25,13 +26,14 @@ pub(super) type RememberedRequests = Cache<BucketId, Arc<RememberedRequest>>;
 
 /// The buckets of a request, and all that is needed to grant the next one like it.
 pub(super) struct RememberedRequest {
+    pub(super) leaser: Arc<Leaser>,
     pub(super) terms: RequestTerms,
     pub(super) parts: Vec<RememberedPart>,
     /// The store's number of changes before the lookup.
     pub(super) changes: u64,
     /// The end of its use, epoch milliseconds.
     pub(super) until_ms: i64,
-    /// True if a limit was nearly used up at its last refill.
+    /// True if a limit was nearly used up at its last refill, apart from held tokens.
     pub(super) may_be_near_limit: bool,
     /// One for each limit of the request.
     pub(super) granted_counters: SmallVec<[Counter; 2]>,
@@ -65,8 +67,8 @@ impl From<LeasedPart> for RememberedPart {
 
 impl RememberedRequest {
     /// True if the buckets need not be looked up again. A change that this process made counts at
-    /// once. So does a change of stored limits that it noticed. A parent that it read from the table
-    /// counts at the next lookup, at most half a second later.
+    /// once. So does a change of stored limits that it noticed. A parent that it read from the
+    /// table counts at the next lookup, at most half a second later.
     pub(super) fn is_current(&self, changes: u64, now_ms: i64) -> bool {
         self.changes == changes && (0..=FOUND_MS).contains(&self.until_ms.saturating_sub(now_ms))
     }
@@ -124,6 +126,7 @@ mod tests {
 
     use super::*;
     use crate::leasing::interner::BucketLayout;
+    use crate::{LeaseSettings, Limiter, MemoryStore};
 
     /// A request for 1 of `a` and 2 of `b`, and its bucket.
     fn remembered() -> (RememberedRequest, Arc<LeasedBucket>) {
@@ -141,7 +144,10 @@ mod tests {
         let id = BucketId { entity, resource };
         let grant = BucketGrant::new(id, amounts, None, configuration);
         let part = LeasedPart { grant, bucket: bucket.clone(), demands };
+        let limiter = Limiter::builder(MemoryStore::new()).leasing(LeaseSettings::default());
+        let limiter = limiter.build();
         let request = RememberedRequest {
+            leaser: limiter.leased().unwrap().leaser.clone(),
             terms: RequestTerms::default(),
             parts: vec![part.into()],
             changes: 7,

@@ -76,6 +76,23 @@ impl Leased {
         Some(parts.unwrap_or_default())
     }
 
+    /// Replaces the images and limits of a request's buckets by the newest known ones.
+    pub(super) fn renew_images(&self, grants: &mut [BucketGrant], request: &Request) {
+        let known = self.known_parts(request).unwrap_or_default();
+        for grant in grants {
+            let newest = known.iter().find(|known| known.grant.bucket == grant.bucket);
+            grant.image = newest.and_then(|newest| newest.grant.image.clone());
+            if let Some(newest) = newest {
+                grant.configuration = newest.grant.configuration.clone();
+            }
+        }
+    }
+
+    /// As [`Leaser::with_held_tokens`].
+    pub(crate) fn with_held_tokens(&self, grants: Vec<BucketGrant>) -> Vec<BucketGrant> {
+        self.leaser.with_held_tokens(grants)
+    }
+
     /// Gives the tokens back.
     pub(super) fn give_back(&self, part: &LeasedPart) {
         self.leaser.put_back(&part.bucket, &part.demands, &part.grant.configuration);

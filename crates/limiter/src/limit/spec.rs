@@ -76,6 +76,12 @@ fn parse(spec: &str) -> Result<Limit, Problem> {
         .next()
         .and_then(|rate| rate.split_once('/'))
         .ok_or("it has no period: write AMOUNT/min or AMOUNT/month")?;
+    let word = name.split('.').next().unwrap_or_default();
+    let lower = word.to_ascii_lowercase();
+    if lower != word && Currency::of(&lower).is_some() {
+        // It would count tokens, and an amount of money would be taken for a number of tokens.
+        return Err(format!("a limit of money begins in lower case: write {lower}").into());
+    }
     let amount = Amount::parse(name, amount)?;
     let refill = Refills::parse(amount, period)?;
     let mut said = Words::default();
@@ -254,6 +260,8 @@ mod tests {
             ("usd=1.0000000001/month", "an amount is not a number with at most nine"),
             ("usd=2000000000/month", "give from 0.000000001 to 1000000000"),
             ("usd=-5/month", "an amount is not a number"),
+            ("USD=5/month", "lower case: write usd"),
+            ("Usd.Team=5/month", "lower case: write usd"),
             ("rpm=5/min,", "each ',' needs a WORD=VALUE"),
             ("rpm=5/min,bursts=7", "none of burst, capacity, tz and debt"),
             ("usd=5/month,burst=7", "without a burst"),
@@ -278,6 +286,13 @@ mod tests {
         }
     }
 
+    /// No name in which a currency has an upper-case letter.
+    fn name() -> impl Strategy<Value = String> {
+        "[A-Za-z0-9_.-]{1,64}".prop_filter("an upper-case currency", |name| {
+            Currency::of(name) == Currency::of(&name.to_ascii_lowercase())
+        })
+    }
+
     fn limit() -> impl Strategy<Value = Limit> {
         let amount = || 1..=Millitokens::MAX.get();
         let period = prop_oneof![
@@ -287,7 +302,7 @@ mod tests {
         ];
         let refill = prop_oneof![3 => amount(), 1 => Just(0)];
         let equal = any::<(bool, bool)>();
-        ("[A-Za-z0-9_.-]{1,64}", refill, amount(), amount(), period, equal).prop_map(
+        (name(), refill, amount(), amount(), period, equal).prop_map(
             |(name, refill, capacity, burst, period_ms, (same_capacity, same_burst))| {
                 let milli = |n| Millitokens::new(n).unwrap();
                 let capacity = if same_capacity && refill > 0 { refill } else { capacity };
@@ -305,12 +320,10 @@ mod tests {
         let calendar = (prop::sample::select(periods.to_vec()), prop::sample::select(zones))
             .prop_map(|(period, zone)| period.parse::<Calendar>().unwrap().in_zone(zone));
         let amount = 1..=1_000_000_000_000_000_u64;
-        ("[A-Za-z0-9_.-]{1,64}", amount, calendar, any::<bool>()).prop_map(
-            |(name, amount, calendar, forgives)| {
-                let limit = Limit::by_calendar(name, amount, calendar);
-                if forgives { limit.forgive_debt() } else { limit }
-            },
-        )
+        (name(), amount, calendar, any::<bool>()).prop_map(|(name, amount, calendar, forgives)| {
+            let limit = Limit::by_calendar(name, amount, calendar);
+            if forgives { limit.forgive_debt() } else { limit }
+        })
     }
 
     proptest! {

@@ -63,7 +63,7 @@ impl CorrectionLog {
     }
 
     /// True if nothing is left to give back, and nothing to settle.
-    pub(super) fn is_even(&self) -> bool {
+    pub(super) fn has_nothing_left(&self) -> bool {
         let mut amounts = self.taken.values().chain(self.surplus.values());
         amounts.all(|amount| *amount == Millitokens::ZERO) && self.in_doubt.is_empty()
     }

@@ -23,6 +23,8 @@ pub(super) enum Status {
     Ambiguous,
     /// There was nothing to write.
     Nothing,
+    /// There is a mark of this correction, with other amounts.
+    MadeWithOtherAmounts,
 }
 
 const UNKNOWN_LIMIT: i64 = 3;
@@ -74,7 +76,8 @@ impl Reply {
 
     pub(super) fn status(&mut self) -> Result<Status, TableError> {
         use Status::{
-            AlreadyApplied, Ambiguous, BucketFull, Granted, Nothing, Short, UnknownLimit,
+            AlreadyApplied, Ambiguous, BucketFull, Granted, MadeWithOtherAmounts, Nothing, Short,
+            UnknownLimit,
         };
         match self.int()? {
             0 => Ok(Granted),
@@ -84,6 +87,7 @@ impl Reply {
             BUCKET_FULL => Ok(BucketFull),
             5 => Ok(Ambiguous),
             6 => Ok(Nothing),
+            8 => Ok(MadeWithOtherAmounts),
             other => Err(unexpected("a status", &Value::Int(other))),
         }
     }

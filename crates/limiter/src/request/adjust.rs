@@ -96,8 +96,9 @@ impl AdjustRequest<'_> {
     }
 
     /// Makes the correction once for all requests with this key on the bucket, in any process. A
-    /// later request changes nothing, and its result says so ([`Adjusted::already_made`]). After
-    /// any error the same request may be sent again. The store remembers the key until `until`.
+    /// later request changes nothing, and its result says so ([`Adjusted::already_made`]; with
+    /// other amounts also [`Adjusted::had_other_amounts`]). After any error the same request may be
+    /// sent again. The store remembers the key until `until`.
     /// From then on, DynamoDB may forget the key, and Redis does.
     ///
     /// The key has 1 to 128 bytes of UTF-8, without `#` and control characters. On DynamoDB the
@@ -130,6 +131,9 @@ impl AdjustRequest<'_> {
         if let Some(limit) = amounts.keys().find(is_unknown) {
             return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
         }
+        let as_text: Vec<_> =
+            amounts.iter().map(|(limit, amount)| format!("{limit}={}", amount.get())).collect();
+        let as_text = SmolStr::new(as_text.join(","));
         let mut total = Adjusted { already_made: true, ..Adjusted::default() };
         let (mut corrected, mut in_doubt) = (None, None);
         for (entity, rules) in buckets {
@@ -139,7 +143,12 @@ impl AdjustRequest<'_> {
                 continue;
             }
             let bucket = BucketId { entity: entity.clone(), resource: resource.clone() };
-            let mark = once.clone().map(|(key, until)| Mark { bucket: bucket.clone(), key, until });
+            let mark = once.clone().map(|(key, until)| Mark {
+                bucket: bucket.clone(),
+                key,
+                until,
+                amounts: as_text.clone(),
+            });
             let correction = Correction {
                 id: &new_id(),
                 bucket: &bucket,
@@ -156,9 +165,11 @@ impl AdjustRequest<'_> {
                     adjusted.dropped_of =
                         dropped.map(|limit| (entity.clone(), limit.clone())).collect();
                     total.already_made &= adjusted.already_made;
+                    total.had_other_amounts |= adjusted.had_other_amounts;
                     total.add(adjusted);
                 }
-                // Without a key the caller cannot repeat it, so the parent is corrected all the same.
+                // Without a key the caller cannot repeat it, so the parent is corrected all the
+                // same.
                 (Err(error), None, None) if once.is_none() && error.may_have_been_made() => {
                     in_doubt = Some((entity, error));
                     continue;

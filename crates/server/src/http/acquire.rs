@@ -101,6 +101,48 @@ pub(super) struct Balance<'a> {
     /// Tokens of a full bucket.
     #[schema(value_type = f64)]
     burst: Number,
+    /// Of a refusal: the tokens that the request asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    asked: Option<Number>,
+}
+
+/// The part of a refusal beside the members of a problem (RFC 9457).
+#[derive(Serialize, ToSchema)]
+pub(super) struct RefusedLimits<'a> {
+    /// Every limit of the request, with what it asks for and what there is.
+    limits: Vec<Balance<'a>>,
+    /// The time after which every limit has enough, unless others take tokens meanwhile. Absent:
+    /// waiting does not help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+impl<'a> RefusedLimits<'a> {
+    /// `None`: no limit is the reason of the error.
+    fn of(error: &'a AcquireError) -> Option<Self> {
+        let (limits, retry_after) = match error {
+            AcquireError::LimitExceeded(exceeded) => (&exceeded.limits, exceeded.retry_after),
+            AcquireError::NeverAdmissible(never) => (&never.limits, None),
+            _ => return None,
+        };
+        let refused = |status: &'a LimitStatus| Balance {
+            asked: Some(number(status.limit.as_str(), status.asked.get())),
+            ..Balance::from(status)
+        };
+        let retry_after_ms =
+            retry_after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        Some(Self { limits: limits.iter().map(refused).collect(), retry_after_ms })
+    }
+
+    /// Adds these members to a problem, which is a JSON object.
+    fn added_to(&self, mut problem: String) -> String {
+        if let (Some('}'), Ok(members)) = (problem.pop(), serde_json::to_string(self)) {
+            problem.push(',');
+            problem.push_str(members.trim_start_matches('{'));
+        }
+        problem
+    }
 }
 
 impl<'a> From<&'a LimitStatus> for Balance<'a> {
@@ -108,7 +150,7 @@ impl<'a> From<&'a LimitStatus> for Balance<'a> {
         let LimitStatus { entity, limit, rule, available, .. } = status;
         let available = number(limit.as_str(), available.get());
         let burst = number(limit.as_str(), rule.burst().get());
-        Self { entity: entity.as_str(), limit: limit.as_str(), available, burst }
+        Self { entity: entity.as_str(), limit: limit.as_str(), available, burst, asked: None }
     }
 }
 
@@ -119,7 +161,7 @@ impl<'a> From<&'a LimitStatus> for Balance<'a> {
         (status = 200, description = "Granted", body = AcquireAnswer,
             headers(("RateLimit" = String), ("RateLimit-Policy" = String))),
         (status = 400, description = "Bad input, or more than a full bucket holds", content_type = "application/problem+json"),
-        (status = 429, description = "A limit is short; Retry-After says when it is not", content_type = "application/problem+json"),
+        (status = 429, description = "A limit is short; Retry-After says when it is not. Beside these members, the body has those of RFC 9457 and the names of the short limits in violated-policies", body = inline(RefusedLimits), content_type = "application/problem+json"),
         (status = 503, description = "The store is unavailable or contended", content_type = "application/problem+json"),
     )
 )]
@@ -164,7 +206,11 @@ pub(super) async fn acquire(
         Err(AcquireError::InvalidRequest(invalid)) => Err(Problem::bad(invalid)),
         Err(error) => {
             let refusal = sluicegate_tower::refusal(&error, &body.entity, &body.resource, now);
-            Ok(refusal.map(ResponseBody::from))
+            let refused = RefusedLimits::of(&error);
+            Ok(refusal.map(|problem| match refused {
+                Some(refused) => refused.added_to(problem).into(),
+                None => problem.into(),
+            }))
         }
     }
 }

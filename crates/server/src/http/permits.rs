@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -90,13 +90,16 @@ pub(super) struct AdjustAnswer {
     changed: bool,
     /// Limits that a bucket does not have: nothing was corrected there.
     dropped: Vec<String>,
+    /// True if the correction that was made under the key had other amounts.
+    #[serde(skip)]
+    had_other_amounts: bool,
 }
 
 /// Correct what a permit took.
 ///
 /// A correction is never refused, and a balance may go below zero. With an `Idempotency-Key`, all
 /// requests with the same key on the same permit make one correction. Without it, each makes
-/// another.
+/// another. A key that was used for other amounts of the permit is refused with 422.
 #[utoipa::path(
     post, path = "/v1/permits/{id}/adjust", tag = "acquire", request_body = AdjustBody,
     params(("id" = String, Path, description = "The id of the permit, from the newest answer"),
@@ -106,6 +109,7 @@ pub(super) struct AdjustAnswer {
         (status = 400, description = "Bad input", content_type = "application/problem+json"),
         (status = 404, description = "The id is not one that this server made", content_type = "application/problem+json"),
         (status = 410, description = "The permit is too old", content_type = "application/problem+json"),
+        (status = 422, description = "The Idempotency-Key was used for a correction by other amounts", content_type = "application/problem+json"),
         (status = 503, description = "The store is unavailable or contended. Without Retry-After, the correction may have been made: do not repeat it", content_type = "application/problem+json"),
     )
 )]
@@ -132,7 +136,14 @@ pub(super) async fn adjust(
         let hash = URL_SAFE_NO_PAD.encode(&Sha256::digest(key)[..12]);
         format!("{}.{hash}", granted.name)
     });
-    slot.finish(async move { correct(&state, granted, by, once).await }).await?
+    let answer = slot.finish(async move { correct(&state, granted, by, once).await }).await??;
+    if answer.had_other_amounts {
+        return Err(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "this Idempotency-Key was used for a correction by other amounts, so nothing was changed: send a new key",
+        ));
+    }
+    Ok(answer)
 }
 
 /// Refuses to give back more than a permit took: the rest would be tokens of others. A permit that
@@ -194,6 +205,7 @@ async fn correct(
         expires_at: rfc3339_s(granted.expires_s),
         changed: false,
         dropped: Vec::new(),
+        had_other_amounts: false,
     };
     let mut has_repeated = false;
     while !granted.taken.is_empty() && !by.is_empty() {
@@ -231,6 +243,7 @@ async fn correct(
             continue;
         }
         granted.taken += &by;
+        answer.had_other_amounts = adjusted.had_other_amounts;
         answer.changed = !adjusted.already_made && !by.is_empty();
         break;
     }

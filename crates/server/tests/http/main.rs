@@ -45,11 +45,17 @@ async fn a_request_is_granted_until_a_limit_is_short() {
     assert_eq!(refused.body["violated-policies"], json!(["rpm"]));
     assert!(["1799", "1800"].contains(&refused.header("retry-after")));
     assert!(refused.header("ratelimit").starts_with(r#""rpm";r=0;t="#));
+    let usd = json!({"entity": "user-123", "limit": "usd", "available": 199.5, "burst": 200, "asked": 0.25});
+    assert_eq!((&refused.body["status"], &refused.body["limits"][1]), (&json!(429), &usd));
+    let retry_after_ms = refused.body["retry_after_ms"].as_u64().unwrap();
+    assert!((1_790_000..=1_800_000).contains(&retry_after_ms), "{refused:?}");
 
     let beyond = json!({
         "entity": "user-123", "resource": "gpt-4", "amounts": {"rpm": 3}, "limits": ["rpm=2/h"],
     });
-    assert_eq!(server.post("/v1/acquire", &beyond).await.status, 400);
+    let never = server.post("/v1/acquire", &beyond).await;
+    assert_eq!((never.status.as_u16(), &never.body["limits"][0]["asked"]), (400, &json!(3)));
+    assert!(never.body.get("retry_after_ms").is_none(), "{never:?}");
 }
 
 #[tokio::test]

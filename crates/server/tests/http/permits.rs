@@ -69,6 +69,13 @@ async fn any_server_with_the_key_settles_a_permit_and_a_repetition_does_nothing(
             );
         }
         assert!((available(&first).await - 380.0).abs() < 1e-9);
+        // The key was used, so an answer with the id of another correction would be wrong.
+        let other = adjust(&second, &granted, "a", json!({"to": {"tpm": 600}})).await;
+        assert!(
+            other.status == 422 && other.body["detail"].as_str().unwrap().contains("new key"),
+            "{other:?}"
+        );
+        assert!((available(&first).await - 380.0).abs() < 1e-9);
         // Another key is another correction.
         let more = adjust(&first, &adjusted.permit(), "b", json!({"by": {"tpm": 30}})).await;
         assert!((available(&first).await - 350.0).abs() < 1e-9);

@@ -65,7 +65,7 @@ async fn invoke(
     event: LambdaEvent<StreamEvent>,
 ) -> Result<DynamoDbEventResponse, Diagnostic> {
     let deadline = Instant::now() + time_to_work(&event.context);
-    // Boxed: the futures of clients nest deep, and the compiler lays out 128 levels.
+    // Boxed, or the type would exceed the compiler's default `recursion_limit`.
     let outcome = Box::pin(processor.handle(&event.payload.records, deadline)).await;
     if let Err(error) = metrics.write(&outcome.report, std::io::stdout()) {
         tracing::warn!(%error, "the event's metrics could not be written");
