@@ -1,13 +1,13 @@
-//! The meaning of the error codes of AWS: one table for every caller of DynamoDB.
+//! The meaning of the error codes of AWS: one list for every caller of DynamoDB.
 //!
-//! A code that stands in no table is sorted by the HTTP status of its answer. Nothing here knows how
+//! A code that is not in it is sorted by the HTTP status of its answer. Nothing here knows how
 //! an answer arrives.
 
 /// The meaning of an error of DynamoDB for the request that met it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// Another transaction writes the item, or an earlier copy of this one is in progress. This copy
-    /// did nothing; it may pass in a moment.
+    /// Another transaction writes the item, or an earlier copy of this one is in progress. This
+    /// copy did nothing; it may pass in a moment.
     Conflict,
     /// There is no capacity for the request now. Nothing was done.
     Throttled,

@@ -103,7 +103,7 @@ impl StoredLimits {
         for attribute in item.inner().keys() {
             let Some((limit, field)) = keys::parse_limit_attribute(attribute) else { continue };
             let limit = LimitName::new(limit)?;
-            if field == LimitField::DeletedAt {
+            if field == LimitField::Tombstone {
                 deleted.insert(limit, i64::unsigned_abs(number_of(item, attribute)?));
             } else {
                 named.insert(limit);
@@ -138,7 +138,7 @@ impl StoredLimits {
             }
         }
         for (limit, version) in &self.deleted {
-            let tombstone = keys::limit_attribute(limit, LimitField::DeletedAt);
+            let tombstone = keys::limit_attribute(limit, LimitField::Tombstone);
             item.insert(tombstone, AttributeValue::N(version.to_string()));
         }
         Item::from(item)

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::AcquireError;
-use crate::metered;
+use crate::program_metrics;
 use crate::store_error::BoxError;
 use crate::table::TableError;
 
@@ -68,7 +68,7 @@ impl<'a> CallContext<'a> {
     /// Adds the cost of a read.
     pub(crate) fn spend_reads(&mut self, units: f64) {
         self.cost.read_units += units;
-        metered::spent(0.0, units);
+        program_metrics::spent(0.0, units);
     }
 
     pub(crate) fn now(&self) -> EpochMillis {
@@ -169,12 +169,12 @@ impl Effect {
     }
 }
 
-/// Awaits a future until this deadline. If the timer is late, the process had no processor time: an
+/// Awaits a future until this instant. If the timer is late, the process had no processor time: an
 /// answer may have arrived unread, so the future gets [`UNREAD_TIME`] more.
-pub(crate) async fn in_time<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
+pub(crate) async fn in_time<F: Future>(ends_at: Instant, future: F) -> Result<F::Output, Elapsed> {
     let mut future = std::pin::pin!(future);
-    match timeout_at(deadline, future.as_mut()).await {
-        Err(_) if deadline.elapsed() > STARVED_MIN => timeout(UNREAD_TIME, future).await,
+    match timeout_at(ends_at, future.as_mut()).await {
+        Err(_) if ends_at.elapsed() > STARVED_MIN => timeout(UNREAD_TIME, future).await,
         result => result,
     }
 }

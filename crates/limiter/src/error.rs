@@ -289,7 +289,8 @@ pub enum AdjustError {
     /// so.
     #[error("the answer was lost: the correction may or may not have been made")]
     Ambiguous(#[source] BoxError),
-    /// Other writers prevented the write until time ran out; nothing was done.
+    /// Other writers, or a throttled table, prevented the write until its attempts or its time ran
+    /// out; nothing was done.
     #[error("the bucket was contended or the store throttled: adjust again in a moment")]
     Contended,
     /// The store did not answer in time; or it answered that it failed (the source is a

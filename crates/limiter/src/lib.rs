@@ -2,8 +2,8 @@
 //! and a resource at once.
 //!
 //! All balances of one entity and one resource live in a single item. Conditional writes change it;
-//! the write that takes tokens also adds those that have accrued. One write takes from all balances,
-//! up to 40.
+//! the write that takes tokens also adds those that have accrued. One write takes from all
+//! balances, up to 40.
 //!
 //! ```
 //! use sluicegate::{Limit, Limiter, MemoryStore};
@@ -61,8 +61,8 @@ mod limiter;
 mod lock;
 mod memory;
 mod memory_store;
-mod metered;
 mod permit;
+mod program_metrics;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod request;

@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::error::{AcquireError, LimitExceeded};
 use crate::guard::Guard;
 use crate::limit_set::LimitSet;
-use crate::metered::Metered;
+use crate::program_metrics::ProgramMetrics;
 use crate::store::{Cascade, Store};
 use crate::turns::Turns;
 
@@ -44,7 +44,7 @@ struct Inner {
     mode: Mode,
     options: Options,
     turns: Turns,
-    metered: Metered,
+    metrics: ProgramMetrics,
 }
 
 impl Drop for Inner {
@@ -91,8 +91,9 @@ impl std::fmt::Debug for Limiter {
 
 impl Limiter {
     pub(crate) fn with(guard: Guard, mode: Mode, options: Options) -> Self {
-        let (guard, turns, metered) = (Arc::new(guard), Turns::default(), Metered::default());
-        Self { inner: Arc::new(Inner { guard, mode, options, turns, metered }) }
+        let (guard, turns, metrics) =
+            (Arc::new(guard), Turns::default(), ProgramMetrics::default());
+        Self { inner: Arc::new(Inner { guard, mode, options, turns, metrics }) }
     }
 
     /// Checks that the store answers, which makes the first connection. If it is called before the
@@ -144,7 +145,10 @@ impl Limiter {
 
     /// In shadow mode, counts a refusal and returns it as `Ok`: the request is admitted
     /// nevertheless. Every other error stays.
-    pub(crate) fn shadowed(&self, error: AcquireError) -> Result<LimitExceeded, AcquireError> {
+    pub(crate) fn admit_in_shadow(
+        &self,
+        error: AcquireError,
+    ) -> Result<LimitExceeded, AcquireError> {
         let refused = match error {
             AcquireError::LimitExceeded(exceeded) if self.mode() == Mode::Shadow => exceeded,
             AcquireError::NeverAdmissible(never) if self.mode() == Mode::Shadow => {
@@ -172,8 +176,8 @@ impl Limiter {
         &self.inner.options
     }
 
-    pub(crate) fn metered(&self) -> &Metered {
-        &self.inner.metered
+    pub(crate) fn metrics(&self) -> &ProgramMetrics {
+        &self.inner.metrics
     }
 
     pub(crate) fn turns(&self) -> &Turns {

@@ -131,7 +131,9 @@ impl Permit {
                 Self { cost, ..of(parts) }
             }
             Ok(Granted::Degraded(reason, parts)) => Self { degraded: Some(reason), ..of(parts) },
-            Err(error) => Self { shadowed: Some(limiter.shadowed(error)?), ..of(Vec::new()) },
+            Err(error) => {
+                Self { shadowed: Some(limiter.admit_in_shadow(error)?), ..of(Vec::new()) }
+            }
         })
     }
 

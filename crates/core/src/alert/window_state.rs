@@ -47,7 +47,8 @@ impl WindowState {
     /// Fills in amounts of the window's counted records ([`calendar_amounts`]) where the window's
     /// item has none, because a processor without alerts counted those records. Where the item has
     /// an amount, it stays: these records may be old ones that came again. Only if a limit's
-    /// calendar changed, so that it has no amount for this window any more, the state drops it.
+    /// calendar changed, so that it has no amount for this window any more, this state drops it;
+    /// the item keeps it.
     pub fn fill_in_amounts(&mut self, of_records: BTreeMap<LimitName, Option<Millitokens>>) {
         for (limit, amount) in of_records {
             match amount {

@@ -25,6 +25,8 @@ pub const TTL: &str = "ttl";
 
 /// Begins the sort key of every bucket item.
 pub const BUCKET_PREFIX: &str = "#BUCKET#";
+/// The attribute of a mark with the amounts of its correction, as text.
+pub const MARK_AMOUNTS: &str = "amounts";
 pub(super) const MARK_PREFIX: &str = "#MARK#";
 pub(super) const ENTITY_PREFIX: &str = "ENTITY#";
 pub(super) const RESOURCE_PREFIX: &str = "RESOURCE#";

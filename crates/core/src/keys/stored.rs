@@ -26,9 +26,9 @@ pub enum LimitField {
     RefillPeriod,
     /// The boundaries of a calendar limit, `cal`. Its `ra` is zero.
     Calendar,
-    /// A tombstone, `dl`: when the limit was deleted, epoch milliseconds. It stands in place of the
-    /// other fields.
-    DeletedAt,
+    /// `dl`: the version that the deletion of the limit made. It stands in place of the other
+    /// fields.
+    Tombstone,
 }
 
 impl LimitField {
@@ -43,7 +43,7 @@ impl LimitField {
             Self::RefillAmount => "ra",
             Self::RefillPeriod => "rp",
             Self::Calendar => "cal",
-            Self::DeletedAt => "dl",
+            Self::Tombstone => "dl",
         }
     }
 }
@@ -61,7 +61,7 @@ pub fn parse_limit_attribute(attribute: &str) -> Option<(&str, LimitField)> {
     let (limit, suffix) = attribute.strip_prefix("l_")?.rsplit_once('_')?;
     let field = LimitField::RULE
         .into_iter()
-        .chain([LimitField::Calendar, LimitField::DeletedAt])
+        .chain([LimitField::Calendar, LimitField::Tombstone])
         .find(|field| field.suffix() == suffix)?;
     Some((limit, field))
 }
@@ -75,7 +75,7 @@ mod tests {
         #[test]
         fn attributes_parse_back(limit in "[A-Za-z0-9_.-]{1,64}") {
             let name = LimitName::new(&limit).unwrap();
-            for field in LimitField::RULE.into_iter().chain([LimitField::DeletedAt]) {
+            for field in LimitField::RULE.into_iter().chain([LimitField::Tombstone]) {
                 let attribute = limit_attribute(&name, field);
                 prop_assert_eq!(parse_limit_attribute(&attribute), Some((limit.as_str(), field)));
             }

@@ -22,7 +22,8 @@ const QUIET_MS: u64 = 4_000;
 pub struct KnownImage {
     /// The item; `None`: there was no item.
     pub image: Option<Arc<CompositeBucket>>,
-    /// The time of the answer, also of the one that acknowledged the write.
+    /// The time of the answer that has the image; of a derived image, of the answer that
+    /// acknowledged the write.
     pub as_of: EpochMillis,
     /// True if the table itself returned it, with the answer to a write or to a strongly consistent
     /// read, or acknowledged it as a new item.

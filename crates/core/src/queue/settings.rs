@@ -17,8 +17,8 @@ pub(super) const ATTEMPTS_BEFORE_FORCED: u32 = 12;
 /// because other requests may need these tokens now.
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
 /// Lost writes that one write can fence. It puts their ids and its own into the item, which
-/// remembers four ids. The fourth is one from before the lost writes: while the item has such an
-/// id, it shows that they did not happen (`may_have_forgotten`).
+/// remembers four ids. The fourth is one from before the lost writes: while the item has it, no
+/// later id was dropped, so a lost write whose id is absent did not happen (`may_have_forgotten`).
 pub(super) const FENCED_OFF_MAX: usize = 2;
 /// Ids of lost writes that a queue remembers, besides those that an item has or a fence may put
 /// there: twice as many as an item remembers.

@@ -28,7 +28,7 @@ impl Lane {
         request: &(dyn Fn() -> QueuedRequest + Sync),
         context: &mut CallContext<'_>,
     ) -> Result<Resolved, (AcquireError, Effect)> {
-        let (deadline, clock) = (context.ends_at, context.clock);
+        let (ends_at, clock) = (context.ends_at, context.clock);
         let (sender, receiver) = oneshot::channel();
         let mut entered = LeaveOnDrop { lane: self, request, receiver, must_leave: true };
         let replies_before = {
@@ -40,8 +40,8 @@ impl Lane {
             self.deliver_outcomes(&mut state, table);
             replies
         };
-        let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
-        let mut timer = Timer::new(sleep.as_mut(), deadline);
+        let mut sleep = std::pin::pin!(tokio::time::sleep_until(ends_at));
+        let mut timer = Timer::new(sleep.as_mut(), ends_at);
         let resolved = loop {
             match entered.receiver.try_recv() {
                 Ok(resolved) => break Some(resolved),
@@ -62,7 +62,7 @@ impl Lane {
                     }
                 }
                 None => {
-                    let due_at = self.lock().leader_due_at.unwrap_or(deadline);
+                    let due_at = self.lock().leader_due_at.unwrap_or(ends_at);
                     tokio::select! {
                         biased;
                         resolved = &mut entered.receiver => if let Ok(resolved) = resolved {

@@ -17,7 +17,7 @@ use super::table_call::{LaneMark, LaneTable, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::lock::lock;
-use crate::metered;
+use crate::program_metrics;
 use crate::table::TableError;
 
 /// The lower bound of `LaneState::answer_time`.
@@ -161,7 +161,7 @@ impl Lane {
             waiter.cost.write_units += reply.write_units * share;
             waiter.cost.read_units += reply.read_units * share;
         }
-        metered::spent(reply.write_units, reply.read_units);
+        program_metrics::spent(reply.write_units, reply.read_units);
         if reply.answer == Answer::Lost {
             state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
         } else {

@@ -54,18 +54,18 @@ impl Lane {
 /// The one timer of a caller: registering another may cost a system call.
 pub(super) struct Timer<'a> {
     sleep: Pin<&'a mut Sleep>,
-    deadline: Instant,
+    ends_at: Instant,
     was_starved: bool,
 }
 
 impl<'a> Timer<'a> {
-    pub(super) const fn new(sleep: Pin<&'a mut Sleep>, deadline: Instant) -> Self {
-        Self { sleep, deadline, was_starved: false }
+    pub(super) const fn new(sleep: Pin<&'a mut Sleep>, ends_at: Instant) -> Self {
+        Self { sleep, ends_at, was_starved: false }
     }
 
     /// Waits until an instant, or until the caller's deadline if that is earlier.
     pub(super) async fn until(&mut self, instant: Instant) {
-        let instant = instant.min(self.deadline);
+        let instant = instant.min(self.ends_at);
         if self.sleep.deadline() != instant {
             self.sleep.as_mut().reset(instant);
         }
@@ -75,10 +75,10 @@ impl<'a> Timer<'a> {
     /// True if the caller's time is over. If the process had no processor time at the deadline, an
     /// answer may have arrived unread. The caller then gets more time, once.
     pub(super) fn is_over(&mut self) -> bool {
-        if !self.was_starved && self.deadline.elapsed() > STARVED_MIN {
-            (self.was_starved, self.deadline) = (true, Instant::now() + UNREAD_TIME);
+        if !self.was_starved && self.ends_at.elapsed() > STARVED_MIN {
+            (self.was_starved, self.ends_at) = (true, Instant::now() + UNREAD_TIME);
         }
-        Instant::now() >= self.deadline
+        Instant::now() >= self.ends_at
     }
 }
 

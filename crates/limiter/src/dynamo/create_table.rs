@@ -60,7 +60,8 @@ pub enum TableSetupError {
 /// Creates table `name`: PK/SK, GSI1 and GSI2 with keys only, on-demand billing, a stream with both
 /// images, TTL on `ttl`. Returns when it is usable.
 ///
-/// # Errors [`TableSetupError::Exists`] if the name is taken, [`TableSetupError::NotActive`] if it
+/// # Errors
+/// [`TableSetupError::Exists`] if the name is taken, [`TableSetupError::NotActive`] if it
 /// stays unusable for two minutes, [`TableSetupError::Request`] for anything else that DynamoDB
 /// refuses.
 pub async fn create_table(client: &Client, name: &str) -> Result<(), TableSetupError> {
@@ -76,7 +77,8 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), TableSetupE
 
 /// ARN of the table's current stream.
 ///
-/// # Errors [`TableSetupError::NoStream`] if the table has none, [`TableSetupError::Request`] if it
+/// # Errors
+/// [`TableSetupError::NoStream`] if the table has none, [`TableSetupError::Request`] if it
 /// cannot be described.
 pub async fn stream_arn(client: &Client, name: &str) -> Result<String, TableSetupError> {
     let described = describe(client, name).await?;

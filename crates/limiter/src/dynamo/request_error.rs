@@ -46,7 +46,7 @@ pub enum RequestError {
         source: BoxError,
     },
 
-    /// There was no answer: the endpoint is out of reach or too slow, or there are no credentials.
+    /// There was no answer: the endpoint is out of reach or too slow.
     #[error(
         "no answer to {operation} on table {table}; check the endpoint, the network and the credentials"
     )]
@@ -70,7 +70,8 @@ pub enum RequestError {
         source: BoxError,
     },
 
-    /// Any other error: the request is invalid, or meets another write of the same item.
+    /// Any other error: there are no credentials or no region, or the request is invalid, or meets
+    /// another write of the same item.
     #[error("{operation} failed for table {table}")]
     Failed {
         /// The API operation.

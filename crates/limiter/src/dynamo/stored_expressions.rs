@@ -151,7 +151,7 @@ pub(super) fn set_limits(
             Some(at) => sets.push(p.assignment(calendar, text(at.to_string()))),
             None => removes.push(p.name(calendar)),
         }
-        removes.push(p.name(keys::limit_attribute(limit, LimitField::DeletedAt)));
+        removes.push(p.name(keys::limit_attribute(limit, LimitField::Tombstone)));
     }
     update.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
     update.condition = Some(format!("{condition}({})", p.name(keys::PK)));
@@ -195,7 +195,7 @@ pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpd
     let (mut sets, version) = p.changed(now);
     let mut removes = Vec::with_capacity(limits.len() * (LimitField::RULE.len() + 1));
     for limit in limits {
-        let tombstone = p.name(keys::limit_attribute(limit, LimitField::DeletedAt));
+        let tombstone = p.name(keys::limit_attribute(limit, LimitField::Tombstone));
         sets.push(format!("{tombstone} = {version}"));
         let fields = LimitField::RULE.into_iter().chain([LimitField::Calendar]);
         removes.extend(fields.map(|field| p.name(keys::limit_attribute(limit, field))));

@@ -11,7 +11,7 @@ use super::store_guard::Guard;
 use crate::clock::Clock;
 use crate::degraded::{Cause, Degraded, OnUnavailable};
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::metered;
+use crate::program_metrics;
 use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request};
 use crate::store_error::{BoxError, described};
 
@@ -63,7 +63,7 @@ impl Guard {
                 drop(pass)
             }
             result => {
-                metered::call_took("acquire", begin.elapsed());
+                program_metrics::call_took("acquire", begin.elapsed());
                 self.note(pass, result);
             }
         }
@@ -108,7 +108,7 @@ impl Guard {
         let begin = Instant::now();
         let call = self.store.adjust(correction, &self.clock);
         let result = self.watch_call(&pass, correction.deadline, call).await;
-        metered::call_took("correct", begin.elapsed());
+        program_metrics::call_took("correct", begin.elapsed());
         self.note(pass, &result);
         result
     }
@@ -124,7 +124,7 @@ impl Guard {
         let begin = Instant::now();
         let call = self.store.peek(request, &self.clock);
         let result = self.watch_call(&pass, request.deadline, call).await;
-        metered::call_took("peek", begin.elapsed());
+        program_metrics::call_took("peek", begin.elapsed());
         self.note(pass, &result);
         result
     }
@@ -154,7 +154,7 @@ impl Guard {
         let Some(source) = result.as_ref().err().and_then(MaybeOutage::outage) else {
             self.health.note_connection();
             if pass.note_answer() {
-                metered::breaker(false);
+                program_metrics::breaker(false);
                 tracing::info!("the store answers again");
             }
             return;
@@ -162,7 +162,7 @@ impl Guard {
         self.health.note_lease_answers(self.store.answered_lease_calls());
         if pass.note_failure(self.clock.now()) {
             self.counters().outages.increment();
-            metered::breaker(true);
+            program_metrics::breaker(true);
             let policy = self.settings.on_unavailable;
             tracing::warn!(
                 error = described(source),

@@ -9,7 +9,7 @@ use super::health::StoreHealth;
 use crate::clock::SharedClock;
 use crate::counters::Counters;
 use crate::degraded::OnUnavailable;
-use crate::metered;
+use crate::program_metrics;
 use crate::store::Store;
 
 /// The default deadline of an acquire or a peek. The limiter must not dominate a gateway's latency
@@ -59,7 +59,7 @@ impl Guard {
         settings: CallSettings,
         breaker: BreakerConfig,
     ) -> Self {
-        metered::breaker(false);
+        program_metrics::breaker(false);
         Self { store, clock, health: StoreHealth::new(breaker), settings }
     }
 

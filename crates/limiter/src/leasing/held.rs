@@ -121,7 +121,7 @@ impl Leased {
         let grants = self.with_held_tokens(grants);
         let permit = Permit::held(limiter, correction_time_max, grants.into());
         count(limiter, &request.resource, request.amounts.keys(), Ok(&permit));
-        let counter = |limit| limiter.metered().granted_counter(&request.resource, limit);
+        let counter = |limit| limiter.metrics().granted_counter(&request.resource, limit);
         let own = parts[0].grant.bucket.clone();
         let remembered = RememberedRequest {
             leaser: self.leaser.clone(),

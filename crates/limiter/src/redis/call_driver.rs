@@ -86,10 +86,10 @@ impl RedisStore {
             has_ended: false,
         };
         let now = Instant::now();
-        let deadline = now + clamped_time(request.deadline);
+        let ends_at = now + clamped_time(request.deadline);
         let (amounts, attempts_while_busy) =
             (request.amounts.clone(), waiting.attempts_while_busy.clone());
-        let waiter = CallWaiter { ticket, amounts, deadline, attempts_while_busy, sender };
+        let waiter = CallWaiter { ticket, amounts, ends_at, attempts_while_busy, sender };
         let is_first = self.shared_calls.enter(shape, waiter);
         if is_first {
             tokio::spawn(self.driver(shape, clock, true).drive());
@@ -103,7 +103,7 @@ impl RedisStore {
                 tokio::spawn(async move { driver.decide(vec![waiter]).await });
             }
         }
-        let mut result = in_time(deadline, &mut waiting.receiver).await;
+        let mut result = in_time(ends_at, &mut waiting.receiver).await;
         if result.is_err() {
             result = timeout(DRIVER_ERROR_TIME, &mut waiting.receiver).await;
         }
@@ -190,11 +190,11 @@ impl CallDriver {
             let late = "the request was not sent before its deadline: try again, or give it longer";
             AcquireError::Unavailable(late.into())
         });
-        while let Some(deadline) = members.iter().map(|member| member.deadline).max() {
+        while let Some(ends_at) = members.iter().map(|member| member.ends_at).max() {
             let mut sum = members[0].amounts.clone();
             members[1..].iter().for_each(|member| sum += &member.amounts);
             let mut context = CallContext::new(&*self.clock, Duration::ZERO);
-            context.ends_at = deadline;
+            context.ends_at = ends_at;
             let reply = store.repeat(&mut context, &ACQUIRE, targets, |context, in_doubt| {
                 let attempts_while_busy =
                     if context.was_busy() { context.cost.attempts } else { 0 };

@@ -56,7 +56,7 @@ pub(super) type CallResult = Result<Grant, AcquireError>;
 pub(super) struct CallWaiter {
     pub(super) ticket: u64,
     pub(super) amounts: Amounts,
-    pub(super) deadline: Instant,
+    pub(super) ends_at: Instant,
     /// The attempts of its call so far, if the server answered the last one that it cannot make the
     /// call now; otherwise 0.
     pub(super) attempts_while_busy: Arc<AtomicU32>,
@@ -64,11 +64,11 @@ pub(super) struct CallWaiter {
 }
 
 impl CallWaiter {
-    /// False if its deadline passed at most [`STARVED_MIN`] ago: its caller has left, or is about
+    /// False if its time ended at most [`STARVED_MIN`] ago: its caller has left, or is about
     /// to. After a longer delay the process had no processor time, and the caller waits some more
     /// ([`in_time`](crate::call::in_time)).
     pub(super) fn may_be_sent(&self) -> bool {
-        let late = Instant::now().checked_duration_since(self.deadline);
+        let late = Instant::now().checked_duration_since(self.ends_at);
         late.is_none_or(|late| late > STARVED_MIN)
     }
 

@@ -4,8 +4,8 @@ use sluicegate_core::{LimitName, Resource};
 
 use crate::error::AcquireError;
 use crate::limiter::Limiter;
-use crate::metered::OutcomeLabel;
 use crate::permit::Permit;
+use crate::program_metrics::OutcomeLabel;
 
 /// Counts the result of a checked request for these limits.
 pub(crate) fn count<'a>(
@@ -16,7 +16,7 @@ pub(crate) fn count<'a>(
 ) {
     let near = result.map(Permit::near_limits).unwrap_or_default();
     let outcomes = limits.map(|limit| (limit, outcome(result, limit), near.contains(&limit)));
-    limiter.metered().acquired(resource, outcomes);
+    limiter.metrics().acquired(resource, outcomes);
 }
 
 /// The outcome of a request for one of its limits.

@@ -73,13 +73,13 @@ impl OfLimit {
 
 /// The counters of a limiter, made at the first request of a resource and a limit.
 #[derive(Default)]
-pub(crate) struct Metered {
+pub(crate) struct ProgramMetrics {
     pairs: RwLock<HashMap<(Resource, LimitName), OfLimit, DefaultHashBuilder>>,
     /// Those of all further pairs.
     other: OnceLock<OfLimit>,
 }
 
-impl Metered {
+impl ProgramMetrics {
     /// Counts the outcomes of a request for its limits, and if they are nearly used up.
     pub(crate) fn acquired<'a>(
         &self,
