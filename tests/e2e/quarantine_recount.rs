@@ -206,7 +206,7 @@ async fn a_record_counted_in_its_hour_only_is_not_taken_for_counted() {
         next["dynamodb"]["ApproximateCreationDateTime"] = json!(an_hour_later);
         next["dynamodb"]["NewImage"]["rf"] = json!({"N": (an_hour_later * 1_000).to_string()});
         deliver(&processor, &[to_raw_value(&next).unwrap()]).await;
-        assert_eq!(deliver(&processor, &[record]).await.partly_counted, 1);
+        assert_eq!(deliver(&processor, &[record]).await.report.partly_counted, 1);
         assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
         let early = processor.recount(&entry, IfUnknown::Leave).await;
         assert!(matches!(early, Recounted::Undecided(_)), "{early:?}");
@@ -275,7 +275,8 @@ async fn a_record_that_no_stream_has_any_more_is_counted() {
     .await;
 }
 
-/// A recount trusts neither a watermark missing from an empty answer nor an unconfirmed transaction.
+/// A recount trusts neither a watermark missing from an empty answer nor an unconfirmed
+/// transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn recount_believes_no_empty_answer() {
     on_every_engine(async |engine| {

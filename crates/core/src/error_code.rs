@@ -17,7 +17,7 @@ pub enum ErrorClass {
     Denied,
     /// The request is not acceptable and never will be. Nothing was done.
     Invalid,
-    /// The answer refuses the request, and this table does not name the reason. Nothing was done.
+    /// The answer refuses the request, and this list does not name the reason. Nothing was done.
     Rejected,
     /// The store failed inside, HTTP 5xx. The request may have been done.
     StoreFailed,

@@ -13,8 +13,8 @@
 //!   conditions.
 //! * [`decide`] is the same decision for one request alone; the buckets of an outage use it.
 //! * [`LegacyBucket`] is a bucket in the older layout. It converts to a [`CompositeBucket`].
-//! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
-//!   record.
+//! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from
+//!   one record.
 //! * [`WindowState`] tells which [`Threshold`]s a usage window reached and did not claim.
 //! * [`group_by_window`] groups the records of a batch by usage window;
 //!   [`WindowGroup::next_update`] adds up a group's next update.
@@ -22,11 +22,11 @@
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
 //!
-//! // 60 requests a minute, at most 60 at once.
-//! let rule = Rule::new(Millitokens::from_tokens(60)?, Refill::new(Millitokens::from_tokens(60)?, 60_000)?)?;
-//! let emptied_at = EpochMillis::new(1_706_000_000_000)?;
-//! let one_second_later = EpochMillis::new(1_706_000_001_000)?;
-//! assert_eq!(rule.effective(Millitokens::ZERO, emptied_at, one_second_later).get(), 1_000);
+//! // 60 requests a minute, at most 60 at once. let rule = Rule::new(Millitokens::from_tokens(60)?,
+//! Refill::new(Millitokens::from_tokens(60)?, 60_000)?)?; let emptied_at =
+//! EpochMillis::new(1_706_000_000_000)?; let one_second_later =
+//! EpochMillis::new(1_706_000_001_000)?; assert_eq!(rule.effective(Millitokens::ZERO, emptied_at,
+//! one_second_later).get(), 1_000);
 //! # Ok::<(), sluicegate_core::OutOfRange>(())
 //! ```
 
@@ -67,6 +67,7 @@ mod sequence;
 mod span;
 mod status;
 mod stored;
+mod time_point;
 mod usage;
 mod versions;
 mod window;
@@ -109,6 +110,7 @@ pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel}
 pub use span::WindowSpan;
 pub use status::{LimitStatus, evaluate};
 pub use stored::{EntityRecord, StoredLimits, rule_attributes};
+pub use time_point::{InvalidTimePoint, TimePoint};
 pub use usage::UsageWindow;
 pub use versions::{ConfigStamp, LevelVersions, Recency};
 pub use window::{InvalidWindowKind, Window, WindowKind, WindowKinds};

@@ -30,6 +30,23 @@ impl WindowSpan {
         Self { kind, starts: window.start()..end }
     }
 
+    /// The newest windows of `kind` before `end`, as many as a person looks at: 60 minutes, 24
+    /// hours, 30 days, or 12 weeks, months or years.
+    #[must_use]
+    pub fn until(end: EpochMillis, kind: WindowKind) -> Self {
+        let before = |millis| EpochMillis::new(end.get() - millis).unwrap_or(EpochMillis::MIN);
+        let start = match kind {
+            WindowKind::Minute => before(3_600_000),
+            WindowKind::Hour => before(86_400_000),
+            WindowKind::Calendar(calendar) => {
+                let periods = if calendar.unit() == "day" { 30 } else { 12 };
+                let first = calendar.period(end).index + 1 - periods;
+                calendar.start_of(first).unwrap_or(EpochMillis::MIN)
+            }
+        };
+        Self { kind, starts: start..end }
+    }
+
     /// The first and the last window; `None` when no window starts in the span.
     #[must_use]
     pub fn ends(&self) -> Option<(Window, Window)> {
@@ -82,6 +99,25 @@ mod tests {
         assert!(WindowSpan::within(day, WindowKind::DAY).holds(day));
         let last = WindowKind::Hour.containing(EpochMillis::MAX);
         assert!(WindowSpan::within(last, WindowKind::Minute).ends().is_some());
+    }
+
+    #[test]
+    fn a_span_until_now_ends_with_the_current_period() {
+        // 2026-03-29T12:00:00Z, the day on which Berlin's summer time begins.
+        let now = at(1_774_785_600_000);
+        for (kind, first, last) in [
+            ("minute", "2026-03-29T11:00:00Z", "2026-03-29T11:59:00Z"),
+            ("hour", "2026-03-28T12:00:00Z", "2026-03-29T11:00:00Z"),
+            ("day", "2026-02-28T00:00:00Z", "2026-03-29T00:00:00Z"),
+            ("day/Europe/Berlin", "2026-02-27T23:00:00Z", "2026-03-28T23:00:00Z"),
+            ("week@sun", "2026-01-11T00:00:00Z", "2026-03-29T00:00:00Z"),
+            ("month", "2025-04-01T00:00:00Z", "2026-03-01T00:00:00Z"),
+            ("month@15/Europe/Berlin", "2025-04-14T22:00:00Z", "2026-03-14T23:00:00Z"),
+            ("year", "2015-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ] {
+            let (start, end) = WindowSpan::until(now, kind.parse().unwrap()).ends().unwrap();
+            assert_eq!((start.start_text().as_str(), end.start_text().as_str()), (first, last));
+        }
     }
 
     proptest! {

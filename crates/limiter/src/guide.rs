@@ -90,10 +90,10 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = MemoryStore::new();
-//! let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
-//! let limits = [Limit::per_minute("rpm", 60_000)];
-//! limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?; // as before
+//! let store = MemoryStore::new(); let limiter =
+//! Limiter::builder(store).leasing(LeaseSettings::default()).build(); let limits =
+//! [Limit::per_minute("rpm", 60_000)]; limiter.acquire("user-123", "gpt-4").consume("rpm",
+//! 1).limits(limits.clone()).await?; // as before
 //!
 //! // A prepared call is built once; each use is a few atomic operations.
 //! let call = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
@@ -129,10 +129,10 @@
 //!
 //! # Lost answers
 //!
-//! Every write carries the id of its request, and the bucket remembers the last four ids. A write
-//! whose answer was lost is sent again under its id, and takes effect once as long as the bucket
-//! remembers that id. After four other writes the bucket has forgotten the id. A write that also
-//! fences a lost write leaves at least two ids in the bucket, so two such writes are enough.
+//! Every write that takes tokens or corrects carries an id, and the bucket remembers the last four.
+//! A write whose answer was lost is sent again under its id, and takes effect once as long as the
+//! bucket remembers that id. After four other writes the bucket has forgotten the id. A write that
+//! also fences a lost write leaves at least two ids in the bucket, so two such writes are enough.
 //!
 //! While the bucket can still tell that a lost refund was not made, the limiter repeats it. The
 //! lost attempt may arrive after the bucket has forgotten the id, and then the tokens are given

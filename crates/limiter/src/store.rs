@@ -37,9 +37,8 @@ pub trait Store: Any + Send + Sync {
     ///
     /// # Errors
     /// [`AdjustError::Ambiguous`] if a correction without a mark may have given tokens back.
-    /// [`AdjustError::Unavailable`] if tokens may have been taken, if a correction with a mark may
-    /// have been made, or if nothing was done; the same call may be repeated. After any other
-    /// error, nothing was done.
+    /// [`AdjustError::Unavailable`] in an outage, or if a debit or a correction with a mark may
+    /// have been made; the same call may be repeated. After any other error, nothing was done.
     fn adjust<'a>(
         &'a self,
         correction: &'a Correction<'a>,

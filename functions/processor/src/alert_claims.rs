@@ -94,7 +94,7 @@ impl AlertClaims<'_> {
         let bucket = BucketId { entity, resource };
         let mut backoff = Backoff::until(self.deadline);
         loop {
-            state.fill_in_amounts(calendar_amounts(self.group.records(), window.kind()));
+            state.take_in_amounts(calendar_amounts(self.group.records(), window.kind()));
             let mut due = state.due(&thresholds, &bucket, window);
             due.truncate(CLAIMS_PER_TRANSACTION);
             if due.is_empty() {

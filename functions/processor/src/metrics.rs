@@ -55,11 +55,12 @@ impl Metrics {
 /// The name of a counter, and its figure.
 type Count = (&'static str, fn(&Report) -> u64);
 
-const COUNTS: [Count; 11] = [
+const COUNTS: [Count; 12] = [
     ("Records", |report| report.records),
     ("Deltas", |report| report.deltas),
     ("WindowUpdates", |report| report.window_updates),
     ("DuplicatesDropped", |report| report.duplicates_dropped),
+    ("PartlyCounted", |report| report.partly_counted),
     ("Quarantined", |report| report.quarantined),
     ("Alerts", |report| report.alerts),
     ("AlertsSent", |report| report.alerts_sent),
@@ -93,6 +94,7 @@ mod tests {
             deltas: 200,
             window_updates: 4,
             duplicates_dropped: 7,
+            partly_counted: 1,
             quarantined: 2,
             alerts: 3,
             alerts_sent: 2,

@@ -43,11 +43,6 @@ pub struct Outcome {
     pub failures: Vec<Failure>,
     /// Keys of the usage windows that this event updated or tried to update.
     pub window_keys: Vec<ItemKey>,
-    /// Records that one window counted now, while another window skipped them because they are at
-    /// or below its watermark. Usually an earlier delivery counted them in that other window. If it
-    /// did not, records came out of order, and the other window lacks them: an alarm should watch
-    /// this figure.
-    pub partly_counted: u64,
 }
 
 /// A record that went to quarantine, for all its windows or for one of them.

@@ -45,7 +45,6 @@ impl OutcomeBuilder {
             quarantined: Vec::new(),
             failures: Vec::new(),
             window_keys: Vec::new(),
-            partly_counted: 0,
         };
         Self { outcome, duplicates: HashSet::new() }
     }
@@ -72,7 +71,7 @@ impl OutcomeBuilder {
                 partly_counted.extend(counted.filter(|record| all.contains(record)));
             }
         }
-        self.outcome.partly_counted += as_u64(partly_counted.len());
+        self.outcome.report.partly_counted += as_u64(partly_counted.len());
         for (group, result) in grouped.groups.iter().zip(results) {
             self.add_window(group, result);
         }

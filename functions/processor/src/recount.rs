@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | any | below the record, or none, and the stream may deliver the record again | leaves the entry open: that delivery would count the record |
 //! | of a whole record | past the record | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones, also if another window has the record. With [`IfUnknown::Count`], the recount counts |
-//! | of a whole record | at the record | closes the entry, or counts in the other windows: only a delivery that counted the record moved the watermark there. A window whose watermark is below the record does not have it, because that delivery failed there |
+//! | of a whole record | at the record | closes the entry, or counts in the other windows: only a delivery that counted the record moved the watermark there. A window whose watermark is below the record does not have it, because that delivery failed there (the record is too old for the first row) |
 //! | of one window | at or past the record | counts: the transaction that wrote the entry advanced the watermark to the record or past it without counting it, and no delivery counts a record at or below a watermark |
 //! | any | below the record, or none | counts: no delivery counted the record, and none will |
 //!

@@ -12,6 +12,11 @@ pub struct Report {
     /// Records that at least one of their windows was done with before, or that came twice in the
     /// event.
     pub duplicates_dropped: u64,
+    /// Records that one window counted now, while another window skipped them because they are at
+    /// or below its watermark. Usually an earlier delivery, which failed in part, counted them in
+    /// that other window. If none did, records came out of order, and the other window lacks them:
+    /// `usage check` tells.
+    pub partly_counted: u64,
     /// Entries added to quarantine.
     pub quarantined: u64,
     /// Alerts added to the outbox.

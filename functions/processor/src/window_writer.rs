@@ -5,11 +5,11 @@
 //! watermark, and the next update begins after it. If alerts are on, the answer to an update also
 //! holds the whole window, at no extra cost.
 //!
-//! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not
-//! a number, or one record alone names more limits than an expression holds), one transaction
-//! quarantines records of the update, from the first on, as many as fit into it, and advances the
-//! watermark to the last of them. A later delivery then cannot count the records that a recount
-//! will count.
+//! If DynamoDB can never apply an update to this window (a `ValidationException`: a sum of the
+//! window is not a number, or one record alone names more limits than an expression holds), one
+//! transaction quarantines records of the update, from the first on, as many as fit into it, and
+//! advances the watermark to the last of them. A later delivery then cannot count the records that
+//! a recount will count.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@ impl ReplayTotals {
     pub(super) fn add(&mut self, outcome: &Outcome) {
         self.records += usize::try_from(outcome.report.records).unwrap_or(usize::MAX);
         self.duplicates += outcome.report.duplicates_dropped;
-        self.partly_counted += outcome.partly_counted;
+        self.partly_counted += outcome.report.partly_counted;
         self.write_units += outcome.report.write_units;
         self.windows.extend(outcome.window_keys.iter().cloned());
         for entry in &outcome.quarantined {

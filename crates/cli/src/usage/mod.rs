@@ -6,7 +6,6 @@ mod csv;
 mod export;
 mod html;
 mod series;
-pub(crate) mod time;
 mod windows;
 
 use std::io;
@@ -16,6 +15,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use sluicegate::types::{EpochMillis, WindowKind, WindowSpan};
 use sluicegate::{Clock, SystemClock};
+use sluicegate_core::TimePoint;
 
 use crate::error::{CliError, exit};
 use crate::options::{Options, Output};
@@ -23,7 +23,6 @@ use crate::output;
 use crate::readable::Readable;
 use crate::whose::Words;
 use series::{Question, Series};
-use time::Instant;
 
 /// Show the consumption, by windows.
 #[derive(clap::Args)]
@@ -70,13 +69,13 @@ pub(crate) struct Span {
     /// month@15/Europe/Berlin.
     #[arg(long, default_value = "hour", value_name = "KIND")]
     window: WindowKind,
-    /// Include windows from this time on: an RFC 3339 time or -24h, -7d [default: the last 60
-    /// minutes, 24 hours, 30 days, or 12 weeks, months or years].
+    /// Include windows from this time on: an RFC 3339 time or -24h, -7d [default: 60 minutes, 24
+    /// hours, 30 days, or 12 weeks, months or years before --to].
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    from: Option<Instant>,
+    from: Option<TimePoint>,
     /// Include windows before this time.
     #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
-    to: Instant,
+    to: TimePoint,
 }
 
 impl Span {
@@ -85,20 +84,14 @@ impl Span {
     /// # Errors
     /// [`CliError::BadInput`] if it ends before it begins.
     pub(crate) fn resolve(&self, now: EpochMillis) -> Result<WindowSpan, CliError> {
-        let default = || match self.window {
-            WindowKind::Minute => Instant::Before(3_600_000).resolve(now),
-            WindowKind::Hour => Instant::Before(86_400_000).resolve(now),
-            WindowKind::Calendar(calendar) => {
-                let periods = if calendar.unit() == "day" { 30 } else { 12 };
-                let first = calendar.period(now).index + 1 - periods;
-                calendar.start_of(first).unwrap_or(EpochMillis::MIN)
-            }
-        };
-        let starts = self.from.map_or_else(default, |from| from.resolve(now))..self.to.resolve(now);
-        if starts.start >= starts.end {
+        let mut span = WindowSpan::until(self.to.resolve(now), self.window);
+        if let Some(from) = self.from {
+            span.starts.start = from.resolve(now);
+        }
+        if span.starts.is_empty() {
             return Err(CliError::bad("--from is not before --to; nothing lies between them"));
         }
-        Ok(WindowSpan { kind: self.window, starts })
+        Ok(span)
     }
 }
 
@@ -143,28 +136,4 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
     }
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_end_with_the_current_period() {
-        // 2026-03-29T12:00:00Z, the day on which Berlin's summer time begins.
-        let now = EpochMillis::new(1_774_785_600_000).unwrap();
-        for (kind, first, last) in [
-            ("hour", "2026-03-28T12:00:00Z", "2026-03-29T11:00:00Z"),
-            ("day", "2026-02-28T00:00:00Z", "2026-03-29T00:00:00Z"),
-            ("day/Europe/Berlin", "2026-02-27T23:00:00Z", "2026-03-28T23:00:00Z"),
-            ("week@sun", "2026-01-11T00:00:00Z", "2026-03-29T00:00:00Z"),
-            ("month", "2025-04-01T00:00:00Z", "2026-03-01T00:00:00Z"),
-            ("month@15/Europe/Berlin", "2025-04-14T22:00:00Z", "2026-03-14T23:00:00Z"),
-            ("year", "2015-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
-        ] {
-            let span = Span { window: kind.parse().unwrap(), from: None, to: Instant::Before(0) };
-            let (start, end) = span.resolve(now).unwrap().ends().unwrap();
-            assert_eq!((start.start_text().as_str(), end.start_text().as_str()), (first, last));
-        }
-    }
 }

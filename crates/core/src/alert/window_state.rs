@@ -44,12 +44,12 @@ impl WindowState {
         state
     }
 
-    /// Fills in amounts of the window's counted records ([`calendar_amounts`]) where the window's
-    /// item has none, because a processor without alerts counted those records. Where the item has
-    /// an amount, it stays: these records may be old ones that came again. Only if a limit's
-    /// calendar changed, so that it has no amount for this window any more, this state drops it;
-    /// the item keeps it.
-    pub fn fill_in_amounts(&mut self, of_records: BTreeMap<LimitName, Option<Millitokens>>) {
+    /// Takes in the amounts of the window's counted records ([`calendar_amounts`]). An amount goes
+    /// where the window's item has none, because a processor without alerts counted those records.
+    /// An amount of the item stays: these records may be old ones that came again. `None` (the
+    /// limit's calendar changed, so that it has no amount for this window any more) removes the
+    /// amount from this state, not from the item.
+    pub fn take_in_amounts(&mut self, of_records: BTreeMap<LimitName, Option<Millitokens>>) {
         for (limit, amount) in of_records {
             match amount {
                 Some(amount) => _ = self.amounts.entry(limit).or_insert(amount),
@@ -188,7 +188,7 @@ mod tests {
         let rules = rules("usd", "50%");
         let reached = |attributes: &[(&str, &str)], newest| {
             let mut state = of(attributes, &[]);
-            state.fill_in_amounts([(name("usd"), newest)].into());
+            state.take_in_amounts([(name("usd"), newest)].into());
             !due(&state, &rules, WindowKind::MONTH).is_empty()
         };
         let sum = ("u_usd", "150000000000");

@@ -23,9 +23,10 @@
 //!   remembers that id, the lost write cannot happen. Upkeep has no id and fences nothing.
 //!
 //! The next action is the first of these that applies: a pause, the extension of an expiry, the
-//! repetition of a write in doubt, a read of unknown buckets, a read instead of a write that would
-//! probably fail, a write that carries a caller, upkeep, a read that a waiting request needs, a
-//! write of refunds alone (`drive.rs`, `compose.rs`).
+//! repetition of a write in doubt, a read of unknown buckets, a read that the last answer made
+//! necessary or that replaces a write which would probably fail, a write that carries a caller,
+//! upkeep, a read that a waiting request needs, a write of refunds alone (`drive.rs`,
+//! `compose.rs`).
 //!
 //! The life of a write that carries requests:
 //!

@@ -112,6 +112,8 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
+/// The error of a correction that a lane did not make. (Its request was checked before, so it is
+/// never invalid.) `AdjustError::of_call` is for the other calls.
 impl From<AcquireError> for AdjustError {
     fn from(error: AcquireError) -> Self {
         match error {

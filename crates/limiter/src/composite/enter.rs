@@ -72,7 +72,7 @@ impl Lane {
                         // leads if no other caller does.
                         () = self.leader_stopped.notified() => {}
                         () = timer.until(due_at) => {
-                            if timer.is_over() {
+                            if timer.is_over_or_extend() {
                                 break None;
                             }
                             self.extend_time_of_starved_leader(due_at);

@@ -74,7 +74,7 @@ impl<'a> Timer<'a> {
 
     /// True if the caller's time is over. If the process had no processor time at the deadline, an
     /// answer may have arrived unread. The caller then gets more time, once.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn is_over_or_extend(&mut self) -> bool {
         if !self.was_starved && self.ends_at.elapsed() > STARVED_MIN {
             (self.was_starved, self.ends_at) = (true, Instant::now() + UNREAD_TIME);
         }
@@ -113,7 +113,7 @@ impl Leader<'_> {
                         reply = self.reply() => break reply,
                         () = timer.until(answer_due_at) => {}
                     }
-                    if timer.is_over() {
+                    if timer.is_over_or_extend() {
                         return false;
                     }
                     if Instant::now() < answer_due_at {
@@ -191,7 +191,7 @@ impl Leader<'_> {
             match pause {
                 Some(pause) => {
                     timer.until(Instant::now() + pause).await;
-                    if timer.is_over() {
+                    if timer.is_over_or_extend() {
                         return false;
                     }
                 }

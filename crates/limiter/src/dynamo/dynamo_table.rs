@@ -36,9 +36,10 @@ pub struct DynamoTable {
 }
 
 impl DynamoTable {
-    /// The table `name`, through `client` with the SDK's own retries turned off: an ADD that may
-    /// have been applied must not be repeated blindly. The SDK's watch over slow bodies is off,
-    /// too: each call here ends by its deadline, and the watch costs two timers per call.
+    /// The table `name`, through `client`; for calls on buckets with the SDK's own retries turned
+    /// off: an ADD that may have been applied must not be repeated blindly. The SDK's watch over
+    /// slow bodies is off, too: each call here ends by its deadline, and the watch costs two timers
+    /// per call.
     #[must_use]
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
         let config = client

@@ -35,7 +35,8 @@ impl MaybeOutage for AdjustError {
         };
         match source.downcast_ref() {
             Some(Self::Unavailable(source)) => Some(source),
-            // Any other error of a correction is the store's answer.
+            // Any other error inside is the store's answer, and so is a plain `Ambiguous`: the
+            // table at `not_corrected` in `composite/adjust.rs` lists them.
             Some(_) => None,
             None => matches!(self, Self::Unavailable(_)).then_some(source),
         }

@@ -15,7 +15,8 @@ use crate::call::new_id;
 use crate::counters::Counters;
 use crate::lock::lock;
 
-/// The most buckets with pending debits. Grants of further buckets are not debited at the store.
+/// The most pending debits; a bucket has several if it was granted more while one was being made.
+/// Grants beyond that are not debited at the store.
 const PENDING_DEBITS_MAX: usize = 10_000;
 /// The number of locks over the sums: several times the number of threads that grant at once.
 const STRIPES: usize = 32;

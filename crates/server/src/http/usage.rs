@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Query, State};
-use chrono::DateTime;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use futures_util::{TryStreamExt as _, future};
 use serde::{Deserialize, Serialize};
 use sluicegate::dynamo::ReadError;
-use sluicegate::types::{EpochMillis, LimitName, UsageWindow, WindowKind, WindowSpan};
+use sluicegate::types::{LimitName, UsageWindow, WindowKind, WindowSpan};
 use sluicegate::{EntityId, Resource};
-use sluicegate_core::rfc3339_s;
+use sluicegate_core::{TimePoint, rfc3339_s};
 use utoipa::{IntoParams, ToSchema};
 
 use super::amount::{Number, number};
@@ -35,9 +34,10 @@ pub(super) struct UsageQuery {
     /// `month@15/Europe/Berlin`.
     #[serde(default = "hour")]
     window: String,
-    /// Windows that begin at this time or later, RFC 3339.
-    from: String,
-    /// Windows that begin before this time, RFC 3339. Absent: now.
+    /// Windows that begin at this time or later: RFC 3339, a day like `2026-01-28`, or `-24h`,
+    /// `-7d`. Absent: 60 minutes, 24 hours, 30 days, or 12 weeks, months or years before `to`.
+    from: Option<String>,
+    /// Windows that begin before this time. Absent: now.
     to: Option<String>,
 }
 
@@ -89,8 +89,18 @@ pub(super) async fn usage(
     Query(question): Query<UsageQuery>,
 ) -> Result<Json<Usage>, Problem> {
     let kind: WindowKind = question.window.parse().map_err(Problem::bad)?;
-    let to = question.to.as_deref().map_or(Ok(state.limiter.clock().now()), time)?;
-    let span = WindowSpan { kind, starts: time(&question.from)?..to };
+    let now = state.limiter.clock().now();
+    let [from, to] = [question.from, question.to].map(|text| match text {
+        // A `+` of a query that is not encoded arrives as a space.
+        Some(text) => {
+            text.replace(' ', "+").parse::<TimePoint>().map(|point| Some(point.resolve(now)))
+        }
+        None => Ok(None),
+    });
+    let mut span = WindowSpan::until(to.map_err(Problem::bad)?.unwrap_or(now), kind);
+    if let Some(from) = from.map_err(Problem::bad)? {
+        span.starts.start = from;
+    }
     let entity = question.entity.map(EntityId::new).transpose().map_err(Problem::bad)?;
     let resource = question.resource.map(Resource::new).transpose().map_err(Problem::bad)?;
     let reader = state.limiter.reader()?;
@@ -106,10 +116,4 @@ pub(super) async fn usage(
     let truncated = windows.len() > WINDOWS_MAX;
     windows.truncate(WINDOWS_MAX);
     Ok(Json(Usage { windows: windows.into_iter().map(UsageRow::from).collect(), truncated }))
-}
-
-fn time(text: &str) -> Result<EpochMillis, Problem> {
-    let time = DateTime::parse_from_rfc3339(text)
-        .map_err(|error| Problem::bad(format!("{text:?} is no RFC 3339 time: {error}")))?;
-    EpochMillis::new(time.timestamp_millis()).map_err(Problem::bad)
 }

@@ -113,10 +113,10 @@ async fn limits_and_parents_are_stored_and_balances_shown() {
         }
         assert_eq!(server.send("DELETE", "/v1/entities/u", &[], &json!(null)).await.status, 204);
         assert_eq!(server.get("/v1/entities/u").await.body["cascade"], false);
-        assert_eq!(
-            server.get("/v1/usage?entity=u&from=2026-01-01T00:00:00Z").await.body["windows"],
-            json!([])
-        );
+        for from in ["", "&from=2026-01-01T00:00:00+01:00", "&from=2026-01-01", "&from=-7d"] {
+            let usage = server.get(&format!("/v1/usage?entity=u{from}")).await;
+            assert_eq!(usage.body["windows"], json!([]), "{usage:?}");
+        }
     })
     .await;
 }

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use sluicegate::types::{WindowKind, WindowSpan};
 use sluicegate::{Clock, SystemClock};
-use sluicegate_core::WindowKinds;
+use sluicegate_core::{TimePoint, WindowKinds};
 
-use super::time::Instant;
 use crate::connection::Connection;
 use crate::error::CliError;
 use crate::options::{Options, Output};
@@ -44,10 +43,10 @@ pub(super) struct Args {
     whose: Words,
     /// Include days from this time on: an RFC 3339 time or -7d.
     #[arg(long, default_value = "-7d", value_name = "TIME", allow_hyphen_values = true)]
-    from: Instant,
+    from: TimePoint,
     /// Include days before this time.
     #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
-    to: Instant,
+    to: TimePoint,
     /// The kinds of windows to compare with the counters. A kind that is not counted is left out.
     #[arg(long, default_value = "minute,hour,day,week,month,year", value_name = "KINDS")]
     windows: WindowKinds,

@@ -3,9 +3,9 @@
 
 use chrono::NaiveDate;
 use sluicegate::types::{EpochMillis, Window, WindowKind, WindowSpan};
+use sluicegate_core::TimePoint;
 
 use super::super::series;
-use super::super::time::Instant;
 use crate::error::CliError;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -16,7 +16,7 @@ const DATE: &str = "%Y-%m-%d";
 pub(super) enum Bound {
     Date(NaiveDate),
     /// The start of a day, or any time of it if it was given as a duration before now.
-    At(Instant),
+    At(TimePoint),
 }
 
 impl std::str::FromStr for Bound {
@@ -38,7 +38,7 @@ impl Bound {
             Self::At(instant) => {
                 let at = instant.resolve(now);
                 let day = kind.containing(at);
-                if matches!(instant, Instant::At(_)) && day.start() != at {
+                if matches!(instant, TimePoint::At(_)) && day.start() != at {
                     let (start, zone) = (day.start_text(), kind.zone());
                     return Err(CliError::BadInput(format!(
                         "an export has whole days, and this day begins at {start} ({zone}); give a date like 2026-11-01"
