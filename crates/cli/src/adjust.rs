@@ -48,7 +48,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let limiter = options.connect().await?.limiter().await?;
     let Bucket { entity, resource, limit, .. } = &args.bucket;
     let mut request = limiter.adjust(entity, resource).limits(limit.iter().cloned());
-    for Amount { limit, milli } in &args.amounts {
+    let amounts = args.amounts.iter().filter(|amount| amount.milli != 0);
+    if amounts.clone().next().is_none() {
+        return nothing_to_adjust(options);
+    }
+    for Amount { limit, milli } in amounts {
         request = request.by_milli(limit.as_str(), *milli);
     }
     request = match args.bucket.parent(&limiter).await? {
@@ -74,6 +78,17 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         output::line(&format!("{done} {} ({why})", missing.join(", ")))?;
     }
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
+}
+
+/// An estimate was exact.
+fn nothing_to_adjust(options: &Options) -> Result<ExitCode, CliError> {
+    if options.is_json() {
+        let (dropped, forced) = (Vec::new(), false);
+        output::json(&AdjustOutput { adjusted: false, dropped, forced, write_units: 0.0 })?;
+    } else {
+        output::line("nothing to adjust")?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The error of a correction that may have been made: the same command could make it twice.

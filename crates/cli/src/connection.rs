@@ -5,7 +5,7 @@ use std::time::Duration;
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
 use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
-use aws_config::profile::ProfileFileRegionProvider;
+use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvider};
 use aws_config::provider_config::ProviderConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{ConfigLoader, SdkConfig};
@@ -135,7 +135,9 @@ impl Options {
             loader = loader.endpoint_url(url);
         }
         let config = loader.load().await;
-        let checked = tokio::time::timeout(self.timeout, check_credentials(&config)).await;
+        let of = self.profile.as_ref().map(|profile| format!("profile {profile}: "));
+        let of = of.unwrap_or_default();
+        let checked = tokio::time::timeout(self.timeout, check_credentials(&config, &of)).await;
         checked.map_err(|_| CliError::no_credentials("the provider did not answer"))??;
         let has_own = std::env::var_os(STREAMS_ENDPOINT).is_some_and(|url| !url.is_empty());
         let streams_at = self.endpoint().filter(|_| self.endpoint_url.is_some() || !has_own);
@@ -150,10 +152,13 @@ fn loader(options: &Options) -> ConfigLoader {
     let loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
         .http_client(https_client())
         .timeout_config(timeouts);
-    match &options.profile {
-        Some(profile) => loader.profile_name(profile),
-        None => loader,
-    }
+    let Some(profile) = &options.profile else { return loader };
+    // The environment's credentials come first in the SDK's chain, and a profile that somebody names
+    // must not be passed over.
+    let http = ProviderConfig::default().with_http_client(https_client());
+    let credentials =
+        ProfileFileCredentialsProvider::builder().configure(&http).profile_name(profile).build();
+    loader.profile_name(profile).credentials_provider(credentials)
 }
 
 /// # Errors
@@ -203,12 +208,12 @@ fn is_loopback(options: &Options) -> bool {
 
 /// Asks for credentials once, so that their absence gets an error of its own and not that of a
 /// failed call.
-async fn check_credentials(config: &SdkConfig) -> Result<(), CliError> {
+async fn check_credentials(config: &SdkConfig, of: &str) -> Result<(), CliError> {
     let Some(provider) = config.credentials_provider() else {
         return Err(CliError::no_credentials("none are configured"));
     };
     match provider.provide_credentials().await {
         Ok(_) => Ok(()),
-        Err(error) => Err(CliError::no_credentials(&chain(&error))),
+        Err(error) => Err(CliError::no_credentials(&format!("{of}{}", chain(&error)))),
     }
 }

@@ -114,7 +114,12 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let stored = configured.get_limits(&scope).await?;
             // The limits of a level may all be deleted.
             let stored = stored.filter(|stored| !stored.rules.is_empty());
-            let stored = stored.ok_or_else(|| none(&scope))?;
+            let stored = stored.ok_or_else(|| {
+                CliError::Attention(format!(
+                    "no limits are stored for {}: nothing to delete",
+                    name(&scope)
+                ))
+            })?;
             if let Some(limit) = limits.iter().find(|limit| !stored.rules.contains_key(*limit)) {
                 return Err(CliError::Attention(format!(
                     "no limit {limit} is stored for {}; nothing was deleted, `sluicegate limits show {}` lists them",

@@ -33,7 +33,8 @@ pub(crate) struct Options {
     /// The AWS region [env: AWS_REGION]; us-east-1 for an endpoint on loopback.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) region: Option<String>,
-    /// The profile of the AWS configuration to use [env: AWS_PROFILE].
+    /// The profile of the AWS configuration to use, before keys in the environment [env:
+    /// AWS_PROFILE, after them].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) profile: Option<String>,
     /// The time that a request to the table may take, repetitions included; then the command ends with

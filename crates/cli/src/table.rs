@@ -7,10 +7,13 @@ use std::time::Duration;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
 use aws_sdk_dynamodb::error::ProvideErrorMetadata;
-use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription, TimeToLiveStatus};
+use aws_sdk_dynamodb::types::{
+    KeySchemaElement, KeyType, MultiRegionConsistency, TableDescription, TimeToLiveStatus,
+};
 use clap::Subcommand;
 use serde::Serialize;
 use sluicegate::dynamo::{TableSetupError, create_table};
+use sluicegate_core::keys::{PK, SK};
 use sluicegate_processor::other_regions;
 use tokio::time::Instant;
 
@@ -115,6 +118,14 @@ async fn status(connection: &Connection, options: &Options) -> Result<ExitCode, 
     Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
+fn has_keys(keys: &[KeySchemaElement], pk: &str, sk: &str) -> bool {
+    let is = |key: &KeySchemaElement, name: &str, kind: KeyType| {
+        key.attribute_name() == name && *key.key_type() == kind
+    };
+    matches!(keys, [first, second]
+        if is(first, pk, KeyType::Hash) && is(second, sk, KeyType::Range))
+}
+
 impl Status {
     fn of(table: &str, described: &TableDescription, here: Option<&str>, expires: bool) -> Self {
         let mut problems = Vec::new();
@@ -122,12 +133,26 @@ impl Status {
         if state != "ACTIVE" {
             problems.push(format!("the table is {state}, not ACTIVE"));
         }
+        if !has_keys(described.key_schema(), PK, SK) {
+            problems.push(format!(
+                "its keys are not {PK} and {SK}: make another table with `sluicegate table create`"
+            ));
+        }
         let indexes = described.global_secondary_indexes();
         for index in [sluicegate_core::keys::GSI1, sluicegate_core::keys::GSI2] {
             let found = indexes.iter().find(|found| found.index_name() == Some(index.name));
             let projection = found.and_then(|found| found.projection()?.projection_type());
             match (found, projection.map(|projection| projection.as_str())) {
-                (None, _) => problems.push(format!("index {} is missing", index.name)),
+                (None, _) => problems.push(format!(
+                    "index {} is missing: add it to the table with the keys {} and {}",
+                    index.name, index.pk, index.sk
+                )),
+                (Some(found), _) if !has_keys(found.key_schema(), index.pk, index.sk) => {
+                    problems.push(format!(
+                        "the keys of index {} are not {} and {}: delete it and make it anew",
+                        index.name, index.pk, index.sk
+                    ));
+                }
                 (Some(_), Some("KEYS_ONLY")) => {}
                 (Some(_), _) => problems.push(format!(
                     "index {} projects more than keys: every acquire pays for it",
@@ -137,7 +162,9 @@ impl Status {
         }
         let view = described.stream_specification().and_then(|stream| stream.stream_view_type());
         if view.map(|view| view.as_str()) != Some("NEW_AND_OLD_IMAGES") {
-            problems.push("no stream with both images: usage is not counted".to_owned());
+            problems.push(format!(
+                "no stream with both images: usage is not counted; `aws dynamodb update-table --table-name {table} --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES` switches it on"
+            ));
         }
         if !expires {
             problems.push(format!(

@@ -343,6 +343,7 @@ fn metrics(exit: &Exit, table: &str) -> Vec<Value> {
         ("Deltas", "Count"),
         ("WindowUpdates", "Count"),
         ("DuplicatesDropped", "Count"),
+        ("PartlyCounted", "Count"),
         ("Alerts", "Count"),
         ("AlertsSent", "Count"),
         ("AlertsFailed", "Count"),

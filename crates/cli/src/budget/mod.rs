@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             Whose::Bucket(..) => "no budget",
             // Only buckets can be listed, and the first acquire makes them.
             Whose::Entity(_) | Whose::Resource(_) => {
-                "no bucket with a budget yet: name entity and resource"
+                "no bucket with a budget yet: `sluicegate budget ENTITY RESOURCE` shows one that is stored"
             }
         };
         return Err(CliError::Attention(format!(

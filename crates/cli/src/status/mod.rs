@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
         let nothing = match whose {
             Whose::Entity(_) | Whose::Resource(_) => {
-                "no bucket yet; `sluicegate limits show --system` shows the limits of all entities"
+                "no bucket yet; `sluicegate limits show --system` shows the limits that hold for all entities"
             }
             Whose::Bucket(..) => "no bucket and no limit; make one with `sluicegate acquire`",
         };

@@ -69,8 +69,9 @@ pub(crate) struct Span {
     /// month@15/Europe/Berlin.
     #[arg(long, default_value = "hour", value_name = "KIND")]
     window: WindowKind,
-    /// Include windows from this time on: an RFC 3339 time or -24h, -7d [default: 60 minutes, 24
-    /// hours, 30 days, or 12 weeks, months or years before --to].
+    /// Include windows from this time on: an RFC 3339 time, a day like 2026-01-28 in the time zone
+    /// of the windows, or -24h, -7d [default: 60 minutes, 24 hours, 30 days, or 12 weeks, months or
+    /// years before --to].
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<TimePoint>,
     /// Include windows before this time.
@@ -84,9 +85,9 @@ impl Span {
     /// # Errors
     /// [`CliError::BadInput`] if it ends before it begins.
     pub(crate) fn resolve(&self, now: EpochMillis) -> Result<WindowSpan, CliError> {
-        let mut span = WindowSpan::until(self.to.resolve(now), self.window);
+        let mut span = WindowSpan::until(self.to.resolve(now, self.window.zone()), self.window);
         if let Some(from) = self.from {
-            span.starts.start = from.resolve(now);
+            span.starts.start = from.resolve(now, self.window.zone());
         }
         if span.starts.is_empty() {
             return Err(CliError::bad("--from is not before --to; nothing lies between them"));

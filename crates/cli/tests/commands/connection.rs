@@ -240,3 +240,23 @@ async fn a_refused_permission_and_a_throttled_table_say_so() {
     })
     .await;
 }
+
+/// The environment has keys, and the SDK would take those.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_profile_that_is_named_is_the_one_that_is_used() {
+    on_every_engine(async |shell| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials");
+        std::fs::write(&file, "[prod]\naws_access_key_id = a\naws_secret_access_key = b\n")
+            .unwrap();
+        let run = |profile: &str| {
+            let mut command = shell.command();
+            command.env("AWS_SHARED_CREDENTIALS_FILE", &file);
+            finish(command.args(["limits", "set", "--system", "rpm=5/min", "--profile", profile]))
+        };
+        run("prod").text(0);
+        let unknown = run("nope");
+        assert!(unknown.error(5).contains("nope"), "{}", unknown.err);
+    })
+    .await;
+}

@@ -40,28 +40,32 @@ async fn a_table_is_created_looked_at_and_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_without_its_stream_is_not_as_it_should_be() {
     on_every_engine(async |shell| {
-        let (client, name) = (shell.engine.client(), "sluicegate-without");
-        let mut request = client.create_table().table_name(name);
-        for (attribute, kind) in [("PK", "HASH"), ("SK", "RANGE")] {
-            request = request
-                .attribute_definitions(
-                    aws_sdk_dynamodb::types::AttributeDefinition::builder()
-                        .attribute_name(attribute)
-                        .attribute_type("S".into())
-                        .build()
-                        .unwrap(),
-                )
-                .key_schema(
-                    aws_sdk_dynamodb::types::KeySchemaElement::builder()
-                        .attribute_name(attribute)
-                        .key_type(kind.into())
-                        .build()
-                        .unwrap(),
-                );
+        for (name, keys, problems) in
+            [("sluicegate-without", ["PK", "SK"], 4), ("sluicegate-of-others", ["id", "at"], 5)]
+        {
+            let mut request = shell.engine.client().create_table().table_name(name);
+            for (attribute, kind) in keys.into_iter().zip(["HASH", "RANGE"]) {
+                request = request
+                    .attribute_definitions(
+                        aws_sdk_dynamodb::types::AttributeDefinition::builder()
+                            .attribute_name(attribute)
+                            .attribute_type("S".into())
+                            .build()
+                            .unwrap(),
+                    )
+                    .key_schema(
+                        aws_sdk_dynamodb::types::KeySchemaElement::builder()
+                            .attribute_name(attribute)
+                            .key_type(kind.into())
+                            .build()
+                            .unwrap(),
+                    );
+            }
+            request.billing_mode("PAY_PER_REQUEST".into()).send().await.unwrap();
+            let status = shell.run(&format!("table status --table {name} --output json")).json(1);
+            let found = status["problems"].as_array().unwrap();
+            assert_eq!(found.len(), problems, "{status}");
         }
-        request.billing_mode("PAY_PER_REQUEST".into()).send().await.unwrap();
-        let status = shell.run(&format!("table status --table {name} --output json")).json(1);
-        assert_eq!(status["problems"].as_array().unwrap().len(), 4, "{status}");
     })
     .await;
 }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
+use sluicegate_processor::chain;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -47,7 +48,8 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
         let listed = match self.source.shards().await {
             Ok(listed) => listed,
             Err(error) if self.mode == Mode::Follow => {
-                tracing::warn!(%error, "shards could not be listed; asking again");
+                let error = chain(&error);
+                tracing::warn!(error, "shards could not be listed; asking again");
                 Vec::new()
             }
             Err(error) => return Err(error),

@@ -5,6 +5,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use sluicegate_processor::chain;
+
 use super::batch::Batch;
 use super::context::{Context, Mode, lock};
 use super::handler::Handler;
@@ -85,7 +87,8 @@ impl Worker {
             if context.mode == Mode::Drain {
                 return Err(error);
             }
-            tracing::warn!(%error, shard = self.shard, "shard could not be read; asking again");
+            let error = chain(&error);
+            tracing::warn!(error, shard = self.shard, "shard could not be read; asking again");
             return Ok((self, Outcome::CaughtUp));
         }
         // A run delivers what it has read, also if it is over sooner than a whole batch is read:

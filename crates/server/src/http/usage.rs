@@ -92,9 +92,10 @@ pub(super) async fn usage(
     let now = state.limiter.clock().now();
     let [from, to] = [question.from, question.to].map(|text| match text {
         // A `+` of a query that is not encoded arrives as a space.
-        Some(text) => {
-            text.replace(' ', "+").parse::<TimePoint>().map(|point| Some(point.resolve(now)))
-        }
+        Some(text) => text
+            .replace(' ', "+")
+            .parse::<TimePoint>()
+            .map(|point| Some(point.resolve(now, kind.zone()))),
         None => Ok(None),
     });
     let mut span = WindowSpan::until(to.map_err(Problem::bad)?.unwrap_or(now), kind);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sluicegate::types::{WindowKind, WindowSpan};
 use sluicegate::{Clock, SystemClock};
-use sluicegate_core::{TimePoint, WindowKinds};
+use sluicegate_core::{TimePoint, WindowKinds, Zone};
 
 use crate::connection::Connection;
 use crate::error::CliError;
@@ -58,7 +58,7 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     }
     let whose = args.whose.whose()?;
     let now = SystemClock.now();
-    let starts = args.from.resolve(now)..args.to.resolve(now);
+    let starts = args.from.resolve(now, Zone::utc())..args.to.resolve(now, Zone::utc());
     if starts.start >= starts.end {
         return Err(CliError::bad("--from is not before --to; nothing lies between them"));
     }

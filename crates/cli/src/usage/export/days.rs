@@ -1,65 +1,25 @@
 //! The days of an export, in the time zone of its windows. Each row belongs to the day on which its
 //! window starts.
 
-use chrono::NaiveDate;
 use sluicegate::types::{EpochMillis, Window, WindowKind, WindowSpan};
-use sluicegate_core::TimePoint;
+use sluicegate_core::{Calendar, TimePoint};
 
 use super::super::series;
 use crate::error::CliError;
 
-const HOUR_MS: i64 = 3_600_000;
 const DATE: &str = "%Y-%m-%d";
 
-/// A day, as it was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bound {
-    Date(NaiveDate),
-    /// The start of a day, or any time of it if it was given as a duration before now.
-    At(TimePoint),
-}
-
-impl std::str::FromStr for Bound {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(date) = NaiveDate::parse_from_str(text, DATE) {
-            return Ok(Self::Date(date));
-        }
-        let expected = || format!("{text:?} is not a day: give one like 2026-11-01, or -7d, now");
-        text.parse().map(Self::At).map_err(|_| expected())
+/// The day that is meant, as a window of `kind`.
+fn day(point: TimePoint, kind: WindowKind, now: EpochMillis) -> Result<Window, CliError> {
+    let at = point.resolve(now, kind.zone());
+    let day = kind.containing(at);
+    if matches!(point, TimePoint::At(_)) && day.start() != at {
+        let (start, zone) = (day.start_text(), kind.zone());
+        return Err(CliError::BadInput(format!(
+            "an export has whole days, and this day begins at {start} ({zone}); give a date like 2026-11-01"
+        )));
     }
-}
-
-impl Bound {
-    /// The day, as a window of `kind`.
-    fn resolve(self, kind: WindowKind, now: EpochMillis) -> Result<Window, CliError> {
-        match self {
-            Self::At(instant) => {
-                let at = instant.resolve(now);
-                let day = kind.containing(at);
-                if matches!(instant, TimePoint::At(_)) && day.start() != at {
-                    let (start, zone) = (day.start_text(), kind.zone());
-                    return Err(CliError::BadInput(format!(
-                        "an export has whole days, and this day begins at {start} ({zone}); give a date like 2026-11-01"
-                    )));
-                }
-                Ok(day)
-            }
-            Self::Date(date) => {
-                let midnight = date.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis();
-                // No zone is further from UTC, and a zone may have left out the date itself.
-                let before = EpochMillis::new(midnight - 30 * HOUR_MS);
-                let mut day = kind.containing(before.unwrap_or(EpochMillis::MIN));
-                while day.local_start_s() * 1_000 < midnight {
-                    day = day
-                        .next()
-                        .ok_or_else(|| CliError::bad("the day is after the year 9999"))?;
-                }
-                Ok(day)
-            }
-        }
-    }
+    Ok(day)
 }
 
 /// Adjacent days, earliest first.
@@ -78,15 +38,15 @@ impl Days {
     /// [`CliError::BadInput`] if there are none.
     pub(super) fn new(
         windows: WindowKind,
-        from: Bound,
-        to: Option<Bound>,
+        from: TimePoint,
+        to: Option<TimePoint>,
         now: EpochMillis,
     ) -> Result<Self, CliError> {
-        let day = format!("day/{}", windows.zone()).parse().map_err(CliError::bad)?;
-        let first = from.resolve(day, now)?;
-        let today = day.containing(now);
+        let days = WindowKind::Calendar(Calendar::day().in_zone(windows.zone()));
+        let first = day(from, days, now)?;
+        let today = days.containing(now);
         let end_s = match to {
-            Some(to) => to.resolve(day, now)?.start_s().min(today.end_s()),
+            Some(to) => day(to, days, now)?.start_s().min(today.end_s()),
             None => today.end_s(),
         };
         if first.start_s() >= end_s {
@@ -134,7 +94,7 @@ mod tests {
     const NOW: i64 = 1_774_785_600_000;
 
     fn days(kind: &str, from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
-        let bound = |text: &str| text.parse::<Bound>();
+        let bound = |text: &str| text.parse::<TimePoint>().map_err(|error| error.to_string());
         let to = if to.is_empty() { None } else { Some(bound(to)?) };
         let (kind, now) = (kind.parse().unwrap(), EpochMillis::new(NOW).unwrap());
         let days = Days::new(kind, bound(from)?, to, now).map_err(|error| error.to_string())?;
@@ -164,8 +124,8 @@ mod tests {
     #[test]
     fn bounds_that_are_no_days_are_refused() {
         for (from, to, why) in [
-            ("yesterday", "", "\"yesterday\" is not a day"),
-            ("2026-02-30", "", "is not a day"),
+            ("yesterday", "", "\"yesterday\" is not a time"),
+            ("2026-02-30", "", "is not a time"),
             ("2026-03-28T01:00:00Z", "", "whole days"),
             ("2026-03-28", "2026-03-28", "no day lies between"),
             ("2026-03-30", "", "no day lies between"),

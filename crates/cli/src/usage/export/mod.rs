@@ -28,6 +28,7 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use sluicegate::dynamo::Reader;
 use sluicegate::types::{WindowKind, WindowSpan};
 use sluicegate::{Clock, Resource, SystemClock};
+use sluicegate_core::TimePoint;
 use sluicegate_prices::PriceBook;
 
 use crate::connection::Connection;
@@ -36,7 +37,7 @@ use crate::feed::interrupted;
 use crate::options::Options;
 use crate::output::counted;
 use crate::pending::{Pending, followed, named};
-use days::{Bound, Days};
+use days::Days;
 use exporter::{Exporter, Findings, Windows, Written};
 use folder::Folder;
 use format::Format;
@@ -61,10 +62,10 @@ has no price, 2 bad input, 5 the table could not be used, 6 the rows could not b
 pub(super) struct Args {
     /// The first day: a date, or -7d.
     #[arg(long, value_name = "DAY", allow_hyphen_values = true)]
-    from: Bound,
+    from: TimePoint,
     /// The day after the last one [default: today is the last one].
     #[arg(long, value_name = "DAY", allow_hyphen_values = true)]
-    to: Option<Bound>,
+    to: Option<TimePoint>,
     /// The kind of windows: minute, hour, day, week, month, year, or a calendar like
     /// month@15/Europe/Berlin. Its time zone is that of the days.
     #[arg(long, default_value = "day", value_name = "KIND")]
