@@ -22,11 +22,11 @@
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
 //!
-//! // 60 requests a minute, at most 60 at once. let rule = Rule::new(Millitokens::from_tokens(60)?,
-//! Refill::new(Millitokens::from_tokens(60)?, 60_000)?)?; let emptied_at =
-//! EpochMillis::new(1_706_000_000_000)?; let one_second_later =
-//! EpochMillis::new(1_706_000_001_000)?; assert_eq!(rule.effective(Millitokens::ZERO, emptied_at,
-//! one_second_later).get(), 1_000);
+//! // 60 requests a minute, at most 60 at once.
+//! let rule = Rule::new(Millitokens::from_tokens(60)?, Refill::new(Millitokens::from_tokens(60)?, 60_000)?)?;
+//! let emptied_at = EpochMillis::new(1_706_000_000_000)?;
+//! let one_second_later = EpochMillis::new(1_706_000_001_000)?;
+//! assert_eq!(rule.effective(Millitokens::ZERO, emptied_at, one_second_later).get(), 1_000);
 //! # Ok::<(), sluicegate_core::OutOfRange>(())
 //! ```
 

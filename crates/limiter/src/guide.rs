@@ -90,10 +90,10 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = MemoryStore::new(); let limiter =
-//! Limiter::builder(store).leasing(LeaseSettings::default()).build(); let limits =
-//! [Limit::per_minute("rpm", 60_000)]; limiter.acquire("user-123", "gpt-4").consume("rpm",
-//! 1).limits(limits.clone()).await?; // as before
+//! let store = MemoryStore::new();
+//! let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
+//! let limits = [Limit::per_minute("rpm", 60_000)];
+//! limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?; // as before
 //!
 //! // A prepared call is built once; each use is a few atomic operations.
 //! let call = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
