@@ -43,10 +43,10 @@ async fn same_key_twice(engine: impl Engine) {
         assert_eq!(left(&engine, "u").await, expected, "{key}");
     }
     // A key that is used again for other amounts is noticed.
-    for (by, had_other_amounts) in [(-100, false), (-99, true), (100, true)] {
+    for (by, key_was_reused) in [(-100, false), (-99, true), (100, true)] {
         let adjusted = second.adjust("u", "r").by("tpm", by).once("a", until()).await.unwrap();
         assert!(adjusted.already_made);
-        assert_eq!(adjusted.had_other_amounts, had_other_amounts, "{by}");
+        assert_eq!(adjusted.key_was_reused, key_was_reused, "{by}");
     }
     assert_eq!(left(&engine, "u").await, 700_000);
     // A bucket that is gone is made anew, and marks stay.

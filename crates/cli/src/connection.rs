@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use aws_config::ecs::EcsCredentialsProvider;
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
+use aws_config::imds::credentials::ImdsCredentialsProvider;
 use aws_config::imds::region::ImdsRegionProvider;
+use aws_config::meta::credentials::CredentialsProviderChain;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvider};
 use aws_config::provider_config::ProviderConfig;
@@ -45,7 +48,7 @@ impl Connection {
     /// The AWS configuration for other services, which are not at the endpoint that the command line
     /// names for the table.
     pub(crate) async fn config_of_others(&self, options: &Options) -> SdkConfig {
-        let mut loader = loader(options).region(self.config.region().cloned());
+        let mut loader = loader(options, self.config.region().cloned());
         if let Some(credentials) = self.config.credentials_provider() {
             loader = loader.credentials_provider(credentials);
         }
@@ -130,7 +133,7 @@ impl Options {
         let table = self.table();
         let region = tokio::time::timeout(self.timeout, region(self)).await;
         let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
-        let mut loader = loader(self).region(region);
+        let mut loader = loader(self, Some(region));
         if let Some(url) = &self.endpoint_url {
             loader = loader.endpoint_url(url);
         }
@@ -146,18 +149,24 @@ impl Options {
 }
 
 /// The environment and the profile that the command line names.
-fn loader(options: &Options) -> ConfigLoader {
+fn loader(options: &Options, region: Option<Region>) -> ConfigLoader {
     // Of a whole operation, including the SDK's repetitions and the answer's body.
     let timeouts = TimeoutConfig::builder().operation_timeout(options.timeout).build();
     let loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
         .http_client(https_client())
-        .timeout_config(timeouts);
+        .timeout_config(timeouts)
+        .region(region.clone());
     let Some(profile) = &options.profile else { return loader };
-    // The environment's credentials come first in the SDK's chain, and a profile that somebody names
-    // must not be passed over.
-    let http = ProviderConfig::default().with_http_client(https_client());
-    let credentials =
-        ProfileFileCredentialsProvider::builder().configure(&http).profile_name(profile).build();
+    // As with the AWS tools: the environment's credentials come first in the SDK's chain, and a
+    // profile that somebody names must not be passed over.
+    let setup = ProviderConfig::default().with_http_client(https_client()).with_region(region);
+    let of_profile =
+        ProfileFileCredentialsProvider::builder().configure(&setup).profile_name(profile).build();
+    let of_task = EcsCredentialsProvider::builder().configure(&setup).build();
+    let of_machine = ImdsCredentialsProvider::builder().configure(&setup).build();
+    let credentials = CredentialsProviderChain::first_try("Profile", of_profile)
+        .or_else("EcsContainer", of_task)
+        .or_else("Ec2InstanceMetadata", of_machine);
     loader.profile_name(profile).credentials_provider(credentials)
 }
 

@@ -133,13 +133,16 @@ impl Status {
         if state != "ACTIVE" {
             problems.push(format!("the table is {state}, not ACTIVE"));
         }
-        if !has_keys(described.key_schema(), PK, SK) {
+        let is_ours = has_keys(described.key_schema(), PK, SK);
+        if !is_ours {
             problems.push(format!(
-                "its keys are not {PK} and {SK}: make another table with `sluicegate table create`"
+                "its keys are not {PK} and {SK}: it is no table of this tool; make one with `sluicegate table create`"
             ));
         }
         let indexes = described.global_secondary_indexes();
-        for index in [sluicegate_core::keys::GSI1, sluicegate_core::keys::GSI2] {
+        // What would repair a table of this tool could harm another one.
+        let ours = [sluicegate_core::keys::GSI1, sluicegate_core::keys::GSI2];
+        for index in ours.into_iter().filter(|_| is_ours) {
             let found = indexes.iter().find(|found| found.index_name() == Some(index.name));
             let projection = found.and_then(|found| found.projection()?.projection_type());
             match (found, projection.map(|projection| projection.as_str())) {
@@ -161,12 +164,12 @@ impl Status {
             }
         }
         let view = described.stream_specification().and_then(|stream| stream.stream_view_type());
-        if view.map(|view| view.as_str()) != Some("NEW_AND_OLD_IMAGES") {
+        if is_ours && view.map(|view| view.as_str()) != Some("NEW_AND_OLD_IMAGES") {
             problems.push(format!(
-                "no stream with both images: usage is not counted; `aws dynamodb update-table --table-name {table} --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES` switches it on"
+                "no stream with both images: usage is not counted; `aws dynamodb update-table --table-name {table} --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES` switches it on, after StreamEnabled=false if it has another stream"
             ));
         }
-        if !expires {
+        if is_ours && !expires {
             problems.push(format!(
                 "TTL on attribute ttl is off: nothing expires; `aws dynamodb update-time-to-live --table-name {table} --time-to-live-specification Enabled=true,AttributeName=ttl` switches it on"
             ));

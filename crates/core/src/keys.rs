@@ -1,7 +1,7 @@
 //! Builds and parses every key and attribute name of the table.
 //!
-//! No other module of a shipped crate spells `#BUCKET#` or `b_`. (`record.rs` spells `PK` and `SK`:
-//! serde needs literals.) A key parses back to its names,
+//! No other module of a shipped crate spells `#BUCKET#` or `b_`. (`record.rs` spells `PK` and
+//! `SK`, because serde needs literals.) A key parses back to its names,
 //! because no name contains `#`. The name of an attribute, `b_{limit}_{field}`, parses back too,
 //! because no field (`BucketField`) contains `_`.
 
@@ -32,7 +32,7 @@ pub use legacy::{
     COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_DATA, OTHER_SCHEMA, SCHEMA,
     legacy_attribute,
 };
-pub use names::{BUCKET_PREFIX, GSI1, GSI2, Index, MARK_AMOUNTS, PK, SK, TTL};
+pub use names::{BUCKET_PREFIX, GSI1, GSI2, Index, MARK_FINGERPRINT, PK, SK, TTL};
 pub use quarantine::{
     COUNTED_LIMITS, DONE, DROPPED, Digest, OPEN, QuarantineId, REASON, RECORD, STATE, TRUNCATED,
 };

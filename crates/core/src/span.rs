@@ -40,7 +40,9 @@ impl WindowSpan {
             WindowKind::Hour => before(86_400_000),
             WindowKind::Calendar(calendar) => {
                 let periods = if calendar.unit() == "day" { 30 } else { 12 };
-                let first = calendar.period(end).index + 1 - periods;
+                // The end may be a boundary, and belongs to no window of the span.
+                let last = EpochMillis::new(end.get() - 1).unwrap_or(EpochMillis::MIN);
+                let first = calendar.period(last).index + 1 - periods;
                 calendar.start_of(first).unwrap_or(EpochMillis::MIN)
             }
         };
@@ -118,6 +120,15 @@ mod tests {
             let (start, end) = WindowSpan::until(now, kind.parse().unwrap()).ends().unwrap();
             assert_eq!((start.start_text().as_str(), end.start_text().as_str()), (first, last));
         }
+    }
+
+    #[test]
+    fn a_span_until_a_boundary_has_as_many_windows() {
+        // 2026-03-01T00:00:00Z
+        let (first, last) =
+            WindowSpan::until(at(1_772_323_200_000), WindowKind::MONTH).ends().unwrap();
+        assert_eq!(first.start_text(), "2025-03-01T00:00:00Z");
+        assert_eq!(last.start_text(), "2026-02-01T00:00:00Z");
     }
 
     proptest! {

@@ -19,7 +19,7 @@ const TOKENS_MAX: usize = 100_000;
 /// [`MemoryStore`](crate::MemoryStore).
 ///
 /// It holds buckets only: no stored limits and no entities. A repeated transaction is done once, as
-/// long as fewer than 100,000 others come in between.
+/// long as fewer than 100,000 others come in between (fewer, if corrections have keys).
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     buckets: Mutex<HashMap<BucketId, Arc<CompositeBucket>>>,
@@ -99,14 +99,14 @@ impl Table for MemoryTable {
         // Kept like a token, and no other token has these characters.
         let mark = mark.map(|mark| {
             let key = mark.item_key().pk() + &mark.item_key().sk();
-            let with_amounts = format!("{key} {}", mark.amounts);
-            [key, with_amounts]
+            let with_fingerprint = format!("{key} {}", mark.fingerprint);
+            [key, with_fingerprint]
         });
-        if let Some([key, with_amounts]) = &mark
+        if let Some([key, with_fingerprint]) = &mark
             && tokens.known.contains(key.as_str())
         {
-            let has_other_amounts = !tokens.known.contains(with_amounts.as_str());
-            return Err(TransactError::MarkExists { has_other_amounts });
+            let key_was_reused = !tokens.known.contains(with_fingerprint.as_str());
+            return Err(TransactError::MarkExists { key_was_reused });
         }
         let after: Vec<_> = writes
             .iter()

@@ -236,8 +236,9 @@ pub struct Adjusted {
     /// True if an earlier correction with the same key was made, perhaps by an attempt of this one
     /// whose answer was lost: see [`AdjustRequest::once`](crate::request::AdjustRequest::once).
     pub already_made: bool,
-    /// True beside `already_made` if that correction had other amounts: a key was used twice.
-    pub had_other_amounts: bool,
+    /// True beside `already_made` if that was another correction: the key was used twice. Then this
+    /// request changed nothing.
+    pub key_was_reused: bool,
     /// Write units spent.
     pub write_units: f64,
     /// The reason why nothing was corrected: the permit was granted without the store.

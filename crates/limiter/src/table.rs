@@ -51,9 +51,8 @@ pub struct Mark {
     pub key: CorrectionKey,
     /// The time until which it is kept.
     pub until: EpochMillis,
-    /// The amounts of the whole correction, as text. The table keeps it, to notice a key that is
-    /// used again for other amounts.
-    pub amounts: SmolStr,
+    /// Tells this correction from others. The table keeps it, to notice a key that is used again.
+    pub fingerprint: SmolStr,
 }
 
 impl Mark {
@@ -109,8 +108,8 @@ pub enum TransactError {
     Cancelled(Vec<Cancelled>),
     /// There is such a mark: nothing was done now.
     MarkExists {
-        /// True if it has other amounts.
-        has_other_amounts: bool,
+        /// True if it has another fingerprint.
+        key_was_reused: bool,
     },
     /// An error that concerns the whole transaction.
     Table(TableError),

@@ -25,8 +25,8 @@ pub const TTL: &str = "ttl";
 
 /// Begins the sort key of every bucket item.
 pub const BUCKET_PREFIX: &str = "#BUCKET#";
-/// The attribute of a mark with the amounts of its correction, as text.
-pub const MARK_AMOUNTS: &str = "amounts";
+/// The attribute of a mark with the fingerprint of its correction.
+pub const MARK_FINGERPRINT: &str = "fingerprint";
 pub(super) const MARK_PREFIX: &str = "#MARK#";
 pub(super) const ENTITY_PREFIX: &str = "ENTITY#";
 pub(super) const RESOURCE_PREFIX: &str = "RESOURCE#";

@@ -64,7 +64,7 @@ impl<T: Table> CompositeStore<T> {
             dropped,
             is_forced,
             already_made: is_true(|marked| &marked.was_there),
-            had_other_amounts: is_true(|marked| &marked.had_other_amounts),
+            key_was_reused: is_true(|marked| &marked.key_was_reused),
             write_units: context.cost.write_units,
             ..Adjusted::default()
         };

@@ -132,10 +132,10 @@ async fn transact<T: Table>(
             return TableReply::of_write(Answer::Written(vec![None; plans.len()]), write_units);
         }
         Err(TransactError::Cancelled(reasons)) => reasons,
-        Err(TransactError::MarkExists { has_other_amounts }) => {
+        Err(TransactError::MarkExists { key_was_reused }) => {
             if let Some(marked) = marked {
                 marked.was_there.store(true, Ordering::Relaxed);
-                marked.had_other_amounts.store(has_other_amounts, Ordering::Relaxed);
+                marked.key_was_reused.store(key_was_reused, Ordering::Relaxed);
             }
             // An earlier transaction made the correction, so the answer says that it is written.
             // This transaction wrote nothing, so there are no images.

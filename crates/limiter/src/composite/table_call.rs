@@ -23,14 +23,14 @@ pub(super) struct LaneMark {
     pub(super) mark: Mark,
     /// True if the mark was there before the last write.
     pub(super) was_there: AtomicBool,
-    /// True if it was there with other amounts.
-    pub(super) had_other_amounts: AtomicBool,
+    /// True if it was there with another fingerprint.
+    pub(super) key_was_reused: AtomicBool,
 }
 
 impl LaneMark {
     pub(super) const fn new(mark: Mark) -> Self {
-        let (was_there, had_other_amounts) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { mark, was_there, had_other_amounts }
+        let (was_there, key_was_reused) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { mark, was_there, key_was_reused }
     }
 }
 

@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
     AttributeValue, CancellationReason, Put, ReturnConsumedCapacity, TransactWriteItem, Update,
 };
-use sluicegate_core::keys::{MARK_AMOUNTS, PK, SK, TTL};
+use sluicegate_core::keys::{MARK_FINGERPRINT, PK, SK, TTL};
 use sluicegate_core::{BucketId, WritePlan};
 
 use super::answers::{ALL_OLD, condition_failed, key, spent_on_all};
@@ -54,9 +54,10 @@ impl DynamoTable {
                 let of_mark = reasons.get(writes.len()).zip(mark);
                 let of_mark = of_mark.filter(|(reason, _)| reason.code() == Some(CONDITION_FAILED));
                 if let Some((reason, mark)) = of_mark {
-                    let found = reason.item().and_then(|item| item.get(MARK_AMOUNTS)?.as_s().ok());
-                    let has_other_amounts = found.is_some_and(|found| *found != mark.amounts);
-                    return Err(TransactError::MarkExists { has_other_amounts });
+                    let found =
+                        reason.item().and_then(|item| item.get(MARK_FINGERPRINT)?.as_s().ok());
+                    let key_was_reused = found.is_some_and(|found| *found != mark.fingerprint);
+                    return Err(TransactError::MarkExists { key_was_reused });
                 }
                 let reasons = writes
                     .iter()
@@ -77,7 +78,7 @@ impl DynamoTable {
             .item(PK, AttributeValue::S(key.pk()))
             .item(SK, AttributeValue::S(key.sk()))
             .item(TTL, AttributeValue::N(expires_at_s.to_string()))
-            .item(MARK_AMOUNTS, AttributeValue::S(mark.amounts.to_string()))
+            .item(MARK_FINGERPRINT, AttributeValue::S(mark.fingerprint.to_string()))
             .condition_expression(format!("attribute_not_exists({PK})"))
             .return_values_on_condition_check_failure(ALL_OLD)
             .build();

@@ -83,9 +83,7 @@ impl Leased {
             remembered.granted_counters.iter().for_each(|counter| counter.increment(1));
         }
         let near = remembered.may_be_near_limit.then(|| remembered.clone());
-        let grants = LazyGrants::when_read(move || {
-            remembered.leaser.with_held_tokens(remembered.grants(demands.iter()))
-        });
+        let grants = LazyGrants::when_read(move || remembered.grants_with_held(demands.iter()));
         let permit = Permit::held(limiter, correction_time_max, grants);
         if let Some(own) = near.as_ref().map(|remembered| &remembered.parts[0].grant) {
             count(limiter, &own.bucket.resource, own.amounts.keys(), Ok(&permit));
@@ -116,7 +114,7 @@ impl Leased {
             part.bucket.follow(&part.grant.configuration, &self.leaser.interner);
         }
         let grants: Vec<_> = parts.iter().map(|part| part.grant.clone()).collect();
-        // The store's balances: those with the held tokens change with every request.
+        // By the store's balances: those with the held tokens change with every request.
         let may_be_near_limit = may_be_near_limit(&grants, limiter.options().near_share);
         let grants = self.with_held_tokens(grants);
         let permit = Permit::held(limiter, correction_time_max, grants.into());

@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use sluicegate_core::{
     Amounts, Configuration, EpochMillis, LimitName, Millitokens, Wait, evaluate,
 };
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::atomic_bucket::{DEMAND_MAX, TakeResult};
@@ -73,11 +74,15 @@ impl Leased {
             }
         }
         if let Some(parts) = parts {
+            let replies = || parts.iter().map(|part| part.bucket.atomic.replies());
+            let replies_before: SmallVec<[u16; 2]> = replies().collect();
             match self.take_all(&parts, until).await {
                 Some(Ok(cost)) => {
+                    let has_leased = !replies().eq(replies_before);
                     let mut parts: Vec<_> = parts.into_iter().map(|part| part.grant).collect();
-                    // A lease may have changed the balances.
-                    self.renew_images(&mut parts, request);
+                    if has_leased {
+                        self.renew_images(&mut parts, request);
+                    }
                     return Ok(Grant { parts, cost });
                 }
                 Some(Err(error)) => return Err(error),

@@ -328,8 +328,8 @@ impl Leaser {
         }
     }
 
-    /// The tokens of a limit that this process holds, in millitokens; in write-behind mode, less
-    /// than zero: those that it handed out before they were debited.
+    /// The tokens of a limit that this process holds, in millitokens. In write-behind mode, the
+    /// negative of those that it handed out, less those given back, and did not debit yet.
     pub(super) fn held_tokens(&self, bucket: &LeasedBucket, limit: &LimitName) -> i128 {
         let Some(slot) = bucket.slot(limit) else { return 0 };
         match self.settings.mode {
@@ -338,20 +338,29 @@ impl Leaser {
         }
     }
 
-    /// The parts of a grant with the balances that this process sees: those of the store and the
-    /// tokens that it [holds](Self::held_tokens).
+    /// Turns the image of a grant into the balances of now, as this process sees them: those of the
+    /// store and the tokens that it [holds](Self::held_tokens).
+    pub(super) fn add_held_tokens(&self, bucket: &LeasedBucket, grant: &mut BucketGrant) {
+        let Some(image) = &mut grant.image else { return };
+        let (image, now) = (Arc::make_mut(image), self.store.now(&self.clock));
+        let since = image.refilled_at;
+        image.refilled_at = now.max(since);
+        for (limit, balance) in &mut image.limits {
+            let tokens = balance.rule.effective(balance.tokens, since, now);
+            // After the refill: what the burst cut off cannot make up for tokens handed out.
+            let held = match grant.amounts.contains_key(limit) {
+                true => self.held_tokens(bucket, limit),
+                false => 0,
+            };
+            balance.tokens = Millitokens::saturating(i128::from(tokens.get()) + held);
+        }
+    }
+
+    /// The parts of a grant with the balances that this process sees.
     pub(super) fn with_held_tokens(&self, mut parts: Vec<BucketGrant>) -> Vec<BucketGrant> {
-        for BucketGrant { bucket, amounts, image, .. } in &mut parts {
-            let Some(image) = image else { continue };
-            let Some(bucket) = self.buckets.get(&KeyRef::of(bucket)) else { continue };
-            for limit in amounts.keys() {
-                let held = self.held_tokens(&bucket, limit);
-                if held != 0
-                    && let Some(balance) = Arc::make_mut(image).limits.get_mut(limit)
-                {
-                    let tokens = i128::from(balance.tokens.get()) + held;
-                    balance.tokens = Millitokens::saturating(tokens);
-                }
+        for part in &mut parts {
+            if let Some(bucket) = self.buckets.get(&KeyRef::of(&part.bucket)) {
+                self.add_held_tokens(&bucket, part);
             }
         }
         parts

@@ -66,6 +66,8 @@ impl PreparedRequest {
         let mut parts: Vec<_> = grants.collect();
         let Some(first) = parts.first() else { return parts };
         let request = Request { entity: first.bucket.entity.clone(), ..self.request.clone() };
+        // Those of the lookup may be old.
+        parts.iter_mut().for_each(|part| part.image = None);
         self.leased.renew_images(&mut parts, &request);
         parts
     }

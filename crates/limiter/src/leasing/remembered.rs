@@ -81,11 +81,25 @@ impl RememberedRequest {
         if is_complete { self.parts.iter().map(|part| part.debit(amounts)).collect() } else { None }
     }
 
-    /// The parts of a grant of these demands.
-    pub(super) fn grants<'a>(
+    /// As `grants`, with the balances that this process sees. If the store has answered since the
+    /// lookup, tokens may have moved from the known image into the pools: then the balances stay
+    /// those of the image.
+    pub(super) fn grants_with_held<'a>(
         &self,
         demands: impl Iterator<Item = &'a Demands>,
     ) -> Vec<BucketGrant> {
+        let mut grants = self.grants(demands);
+        for (part, grant) in self.parts.iter().zip(&mut grants) {
+            let bucket = part.bucket.upgrade();
+            if let Some(bucket) = bucket.filter(|bucket| bucket.atomic.replies() == part.replies) {
+                self.leaser.add_held_tokens(&bucket, grant);
+            }
+        }
+        grants
+    }
+
+    /// The parts of a grant of these demands.
+    fn grants<'a>(&self, demands: impl Iterator<Item = &'a Demands>) -> Vec<BucketGrant> {
         let grant = |(part, demands): (&RememberedPart, &Demands)| {
             let BucketGrant { bucket, amounts, image, configuration, uncharged_parent } =
                 &part.grant;

@@ -76,14 +76,15 @@ impl Leased {
         Some(parts.unwrap_or_default())
     }
 
-    /// Replaces the images and limits of a request's buckets by the newest known ones.
+    /// Replaces the images and limits of a request's buckets by the newest ones, as far as they are
+    /// known.
     pub(super) fn renew_images(&self, grants: &mut [BucketGrant], request: &Request) {
-        let known = self.known_parts(request).unwrap_or_default();
-        for grant in grants {
-            let newest = known.iter().find(|known| known.grant.bucket == grant.bucket);
-            grant.image = newest.and_then(|newest| newest.grant.image.clone());
-            if let Some(newest) = newest {
-                grant.configuration = newest.grant.configuration.clone();
+        for newest in self.known_parts(request).unwrap_or_default() {
+            let BucketGrant { bucket, image: Some(image), configuration, .. } = newest.grant else {
+                continue;
+            };
+            if let Some(grant) = grants.iter_mut().find(|grant| grant.bucket == bucket) {
+                (grant.image, grant.configuration) = (Some(image), configuration);
             }
         }
     }

@@ -36,7 +36,7 @@ impl RedisStore {
             if let Some(mark) = mark {
                 let kept_ms = mark.until.get().saturating_sub(clock.now().get()).max(1);
                 call.keys.push(self.keys.mark(mark));
-                call.args[1] = format!("{kept_ms} {}", mark.amounts).into_bytes();
+                call.args[1] = format!("{kept_ms} {}", mark.fingerprint).into_bytes();
             }
             call
         });
@@ -68,10 +68,10 @@ impl RedisStore {
         };
         let (unusual, image, mut dropped) =
             read().map_err(|table_error| AdjustError::of_call(context.fail_with(table_error)))?;
-        let (mut already_made, mut had_other_amounts) = (false, false);
+        let (mut already_made, mut key_was_reused) = (false, false);
         if let Some((status, header)) = unusual {
-            had_other_amounts = status == Status::MadeWithOtherAmounts;
-            if had_other_amounts || status == Status::AlreadyApplied {
+            key_was_reused = status == Status::KeyReused;
+            if key_was_reused || status == Status::AlreadyApplied {
                 already_made = mark.is_some();
                 // The answer to the attempt that was made named the limits that the bucket lacked.
                 let is_missing = |(limit, amount): &(&LimitName, &Millitokens)| {
@@ -88,7 +88,7 @@ impl RedisStore {
                 ));
             }
         }
-        let adjusted = Adjusted { dropped, already_made, had_other_amounts, ..Adjusted::default() };
+        let adjusted = Adjusted { dropped, already_made, key_was_reused, ..Adjusted::default() };
         let image = image.map(Arc::new);
         #[cfg(feature = "leasing")]
         self.learn_if_known(bucket, image.as_ref());

@@ -23,8 +23,8 @@ pub(super) enum Status {
     Ambiguous,
     /// There was nothing to write.
     Nothing,
-    /// There is a mark of this correction, with other amounts.
-    MadeWithOtherAmounts,
+    /// There is a mark of this key, with another fingerprint.
+    KeyReused,
 }
 
 const UNKNOWN_LIMIT: i64 = 3;
@@ -76,8 +76,7 @@ impl Reply {
 
     pub(super) fn status(&mut self) -> Result<Status, TableError> {
         use Status::{
-            AlreadyApplied, Ambiguous, BucketFull, Granted, MadeWithOtherAmounts, Nothing, Short,
-            UnknownLimit,
+            AlreadyApplied, Ambiguous, BucketFull, Granted, KeyReused, Nothing, Short, UnknownLimit,
         };
         match self.int()? {
             0 => Ok(Granted),
@@ -87,7 +86,7 @@ impl Reply {
             BUCKET_FULL => Ok(BucketFull),
             5 => Ok(Ambiguous),
             6 => Ok(Nothing),
-            8 => Ok(MadeWithOtherAmounts),
+            8 => Ok(KeyReused),
             other => Err(unexpected("a status", &Value::Int(other))),
         }
     }

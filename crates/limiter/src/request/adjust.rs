@@ -47,12 +47,13 @@ pub struct AdjustRequest<'a> {
     /// The amounts, and what finds the buckets and their limits, by reading them.
     request: AcquireRequest<&'a Limiter>,
     once: Option<(SmolStr, EpochMillis)>,
+    fingerprint: Option<SmolStr>,
 }
 
 impl Limiter {
     /// A correction of a bucket without a permit: name the amounts, then await it.
     pub fn adjust(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> AdjustRequest<'_> {
-        AdjustRequest { request: self.acquire(entity, resource), once: None }
+        AdjustRequest { request: self.acquire(entity, resource), once: None, fingerprint: None }
     }
 }
 
@@ -97,15 +98,21 @@ impl AdjustRequest<'_> {
 
     /// Makes the correction once for all requests with this key on the bucket, in any process. A
     /// later request changes nothing, and its result says so ([`Adjusted::already_made`]; with
-    /// other amounts also [`Adjusted::had_other_amounts`]). After any error the same request may be
-    /// sent again. The store remembers the key until `until`.
-    /// From then on, DynamoDB may forget the key, and Redis does.
+    /// other amounts also [`Adjusted::key_was_reused`]). After any error the same request may be
+    /// sent again. The store remembers the key until `until`. From then on, DynamoDB may forget the
+    /// key, and Redis does.
     ///
     /// The key has 1 to 128 bytes of UTF-8, without `#` and control characters. On DynamoDB the
     /// correction is a transaction of two items, for four write units. Tokens that this process has
     /// leased are not used.
     pub fn once(self, key: impl AsRef<str>, until: EpochMillis) -> Self {
         Self { once: Some((SmolStr::new(key), until)), ..self }
+    }
+
+    /// Tells this correction from others, for a key that is used again
+    /// ([`Adjusted::key_was_reused`]). Without it, the amounts do. At most a few hundred bytes.
+    pub fn fingerprint(self, text: impl AsRef<str>) -> Self {
+        Self { fingerprint: Some(SmolStr::new(text)), ..self }
     }
 
     async fn send(mut self) -> Result<Adjusted, AdjustError> {
@@ -131,9 +138,11 @@ impl AdjustRequest<'_> {
         if let Some(limit) = amounts.keys().find(is_unknown) {
             return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
         }
-        let as_text: Vec<_> =
-            amounts.iter().map(|(limit, amount)| format!("{limit}={}", amount.get())).collect();
-        let as_text = SmolStr::new(as_text.join(","));
+        let fingerprint = self.fingerprint.unwrap_or_else(|| {
+            let amount =
+                |(limit, amount): (&LimitName, &Millitokens)| format!("{limit}={}", amount.get());
+            amounts.iter().map(amount).collect::<Vec<_>>().join(",").into()
+        });
         let mut total = Adjusted { already_made: true, ..Adjusted::default() };
         let (mut corrected, mut in_doubt) = (None, None);
         for (entity, rules) in buckets {
@@ -147,7 +156,7 @@ impl AdjustRequest<'_> {
                 bucket: bucket.clone(),
                 key,
                 until,
-                amounts: as_text.clone(),
+                fingerprint: fingerprint.clone(),
             });
             let correction = Correction {
                 id: &new_id(),
@@ -165,7 +174,10 @@ impl AdjustRequest<'_> {
                     adjusted.dropped_of =
                         dropped.map(|limit| (entity.clone(), limit.clone())).collect();
                     total.already_made &= adjusted.already_made;
-                    total.had_other_amounts |= adjusted.had_other_amounts;
+                    if adjusted.key_was_reused {
+                        // The parent must not be corrected by other amounts than the child.
+                        return Ok(adjusted);
+                    }
                     total.add(adjusted);
                 }
                 // Without a key the caller cannot repeat it, so the parent is corrected all the

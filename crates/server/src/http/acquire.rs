@@ -137,7 +137,8 @@ impl<'a> RefusedLimits<'a> {
 
     /// Adds these members to a problem, which is a JSON object.
     fn added_to(&self, mut problem: String) -> String {
-        if let (Some('}'), Ok(members)) = (problem.pop(), serde_json::to_string(self)) {
+        if let (true, Ok(members)) = (problem.ends_with('}'), serde_json::to_string(self)) {
+            problem.pop();
             problem.push(',');
             problem.push_str(members.trim_start_matches('{'));
         }

@@ -28,6 +28,10 @@ impl<T: DeserializeOwned> FromRequest<Arc<ServerState>> for Body<T> {
 pub(super) struct JsonBytes(Bytes);
 
 impl JsonBytes {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// # Errors
     /// 400 with the place of the mistake.
     pub(super) fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {

@@ -90,16 +90,16 @@ pub(super) struct AdjustAnswer {
     changed: bool,
     /// Limits that a bucket does not have: nothing was corrected there.
     dropped: Vec<String>,
-    /// True if the correction that was made under the key had other amounts.
+    /// True if another correction was made under the key.
     #[serde(skip)]
-    had_other_amounts: bool,
+    key_was_reused: bool,
 }
 
 /// Correct what a permit took.
 ///
-/// A correction is never refused, and a balance may go below zero. With an `Idempotency-Key`, all
-/// requests with the same key on the same permit make one correction. Without it, each makes
-/// another. A key that was used for other amounts of the permit is refused with 422.
+/// No limit refuses a correction, and a balance may go below zero. With an `Idempotency-Key`, all
+/// requests with the same key and body on the same permit make one correction. Without it, each
+/// makes another. A key that came with another body before is answered with 422.
 #[utoipa::path(
     post, path = "/v1/permits/{id}/adjust", tag = "acquire", request_body = AdjustBody,
     params(("id" = String, Path, description = "The id of the permit, from the newest answer"),
@@ -109,7 +109,7 @@ pub(super) struct AdjustAnswer {
         (status = 400, description = "Bad input", content_type = "application/problem+json"),
         (status = 404, description = "The id is not one that this server made", content_type = "application/problem+json"),
         (status = 410, description = "The permit is too old", content_type = "application/problem+json"),
-        (status = 422, description = "The Idempotency-Key was used for a correction by other amounts", content_type = "application/problem+json"),
+        (status = 422, description = "Another body was sent with this Idempotency-Key before", content_type = "application/problem+json"),
         (status = 503, description = "The store is unavailable or contended. Without Retry-After, the correction may have been made: do not repeat it", content_type = "application/problem+json"),
     )
 )]
@@ -120,6 +120,8 @@ pub(super) async fn adjust(
     headers: HeaderMap,
     body: JsonBytes,
 ) -> Result<Json<AdjustAnswer>, Problem> {
+    // Of the whole body: the amounts that it stands for may change with prices and stored limits.
+    let fingerprint = hash(body.bytes());
     let body: AdjustBody<'_> = body.parse_as("one of `to`, `by`, `usage` and `response`")?;
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
@@ -131,16 +133,14 @@ pub(super) async fn adjust(
         }
         _ => difference(amounts, &granted.taken),
     };
-    let once = idempotency_key(&headers)?.map(|key| {
-        // Hashed, because a key may have any characters.
-        let hash = URL_SAFE_NO_PAD.encode(&Sha256::digest(key)[..12]);
-        format!("{}.{hash}", granted.name)
-    });
+    // Hashed, because a key may have any characters.
+    let once = idempotency_key(&headers)?
+        .map(|key| Once { key: format!("{}.{}", granted.name, hash(key)), fingerprint });
     let answer = slot.finish(async move { correct(&state, granted, by, once).await }).await??;
-    if answer.had_other_amounts {
+    if answer.key_was_reused {
         return Err(Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "this Idempotency-Key was used for a correction by other amounts, so nothing was changed: send a new key",
+            "another body was sent with this Idempotency-Key before: that correction stays, and this one changed nothing; send a new key",
         ));
     }
     Ok(answer)
@@ -188,16 +188,29 @@ pub(super) async fn release(
 ) -> Result<Json<AdjustAnswer>, Problem> {
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
-    let (by, once) = (-&granted.taken, granted.name.clone());
+    // However much the permit has taken by now, it is released once.
+    let once = Once { key: granted.name.clone(), fingerprint: "release".to_owned() };
+    let by = -&granted.taken;
     slot.finish(async move { correct(&state, granted, by, Some(once)).await }).await?
 }
 
-/// Corrects the buckets of a permit; with a key `once`, at most one time.
+/// The key of a correction that is made once, and its fingerprint.
+#[derive(Clone)]
+struct Once {
+    key: String,
+    fingerprint: String,
+}
+
+fn hash(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(&Sha256::digest(bytes)[..12])
+}
+
+/// Corrects the buckets of a permit; with `once`, at most one time.
 async fn correct(
     state: &ServerState,
     mut granted: Granted<'_>,
     mut by: Amounts,
-    once: Option<String>,
+    once: Option<Once>,
 ) -> Result<Json<AdjustAnswer>, Problem> {
     by.retain(|_, amount| *amount != Millitokens::ZERO);
     let mut answer = AdjustAnswer {
@@ -205,7 +218,7 @@ async fn correct(
         expires_at: rfc3339_s(granted.expires_s),
         changed: false,
         dropped: Vec::new(),
-        had_other_amounts: false,
+        key_was_reused: false,
     };
     let mut has_repeated = false;
     while !granted.taken.is_empty() && !by.is_empty() {
@@ -226,6 +239,10 @@ async fn correct(
             }
             Err(error) => return Err(error.into()),
         };
+        if adjusted.key_was_reused {
+            answer.key_was_reused = true;
+            break;
+        }
         let added = if adjusted.already_made {
             AddedLimits { missing: adjusted.dropped_of, must_repeat: false }
         } else {
@@ -243,7 +260,6 @@ async fn correct(
             continue;
         }
         granted.taken += &by;
-        answer.had_other_amounts = adjusted.had_other_amounts;
         answer.changed = !adjusted.already_made && !by.is_empty();
         break;
     }
@@ -329,7 +345,7 @@ fn request<'a>(
     state: &'a ServerState,
     granted: &Granted<'_>,
     by: &Amounts,
-    once: Option<String>,
+    once: Option<Once>,
 ) -> Result<AdjustRequest<'a>, Problem> {
     let Granted { entity, resource, .. } = granted;
     let mut request = state.limiter.adjust(&**entity, &**resource).by_all(by);
@@ -342,7 +358,8 @@ fn request<'a>(
         None if granted.must_look_up_parent => request,
         None => request.no_cascade(),
     };
-    if let Some(key) = once {
+    if let Some(Once { key, fingerprint }) = once {
+        request = request.fingerprint(fingerprint);
         let until_ms = granted.expires_s.saturating_mul(1_000).saturating_add(CLOCKS_DIFFER_MS);
         request = request.once(key, EpochMillis::new(until_ms).map_err(Problem::bad)?);
     }

@@ -91,10 +91,10 @@ pub(super) async fn usage(
     let kind: WindowKind = question.window.parse().map_err(Problem::bad)?;
     let now = state.limiter.clock().now();
     let [from, to] = [question.from, question.to].map(|text| match text {
-        // A `+` of a query that is not encoded arrives as a space.
         Some(text) => text
-            .replace(' ', "+")
             .parse::<TimePoint>()
+            // A `+` of a query that is not encoded arrives as a space.
+            .or_else(|_| text.replace(' ', "+").parse())
             .map(|point| Some(point.resolve(now, kind.zone()))),
         None => Ok(None),
     });

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]: the bucket. ARGV: as for `acquire.lua`.
 -- KEYS[2]: the mark of a correction that is made once. ARGV[2]: the time for which it is kept, in
--- milliseconds, a space, and the amounts, which are its value.
+-- milliseconds, a space, and its fingerprint, which is its value.
 --
 -- An attempt in doubt may arrive late, after four other writes. A correction that gives back then
 -- counts as ambiguous.
@@ -10,12 +10,12 @@
 local id, list, now, in_doubt = ARGV[1], unpack_request(ARGV[3], 1)
 local bucket = read(KEYS[1], now, ARGV[4])
 
-local mark, kept, amounts = KEYS[2], nil, nil
+local mark, kept, fingerprint = KEYS[2], nil, nil
 if mark then
-  kept, amounts = string.match(ARGV[2], '^(%d+) (.*)$')
+  kept, fingerprint = string.match(ARGV[2], '^(%d+) (.*)$')
   local made = redis.call('GET', mark)
   if made then
-    return answer(made == amounts and ALREADY_APPLIED or MADE_WITH_OTHER_AMOUNTS, now, { bucket })
+    return answer(made == fingerprint and ALREADY_APPLIED or KEY_REUSED, now, { bucket })
   end
 end
 local gives_back = false
@@ -53,7 +53,7 @@ end
 -- If no limit was corrected, there is no mark: the same correction can be made once an acquire has
 -- added the limits.
 if mark and (has_any or #dropped == 0) then
-  redis.call('SET', mark, amounts, 'PX', kept)
+  redis.call('SET', mark, fingerprint, 'PX', kept)
 end
 local reply = answer(GRANTED, now, { bucket }, ambiguous or has_any and gives_back and in_doubt > 0)
 for _, name in ipairs(dropped) do

@@ -13,7 +13,7 @@ local PART = 1e15
 local VERSION, ID, NO_IDS, HEAD = 1, 12, string.rep(' ', 48), 56
 local GRANTED, ALREADY_APPLIED, SHORT, UNKNOWN_LIMIT = 0, 1, 2, 3
 local BUCKET_FULL, AMBIGUOUS, NOTHING, COUNT_BOUNDARIES = 4, 5, 6, 7
-local MADE_WITH_OTHER_AMOUNTS = 8
+local KEY_REUSED = 8
 
 -- The integer part of a / b. fmod is exact where a quotient is rounded.
 local function whole(a, b)
