@@ -140,7 +140,7 @@ impl Status {
             ));
         }
         let indexes = described.global_secondary_indexes();
-        // What would repair a table of this tool could harm another one.
+        // Advice for a table of this tool could harm a table of another program.
         let ours = [sluicegate_core::keys::GSI1, sluicegate_core::keys::GSI2];
         for index in ours.into_iter().filter(|_| is_ours) {
             let found = indexes.iter().find(|found| found.index_name() == Some(index.name));
