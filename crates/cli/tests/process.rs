@@ -82,6 +82,12 @@ async fn once_counts_what_is_there_and_a_checkpoint_only_saves_time() {
         assert!(line.contains("2 window updates, 0 counted before"), "{line}");
         assert_eq!(counted(engine, table).await, 50);
 
+        let mut command =
+            process(engine, table, &["--once", "--checkpoint", path, "--windows", "hour,month"]);
+        let line = said(command.output().await.unwrap(), 2);
+        assert!(line.contains("was saved with `--windows hour,day`"), "{line}");
+        once(&["--checkpoint", path, "--windows", "day"]).await;
+
         let line = once(&[]).await;
         assert!(line.contains("0 window updates, 5 counted before"), "{line}");
         std::fs::write(&checkpoint, "notes").unwrap();
@@ -109,6 +115,30 @@ async fn it_follows_the_stream_until_it_is_stopped() {
         let lines = said(child.wait_with_output().await.unwrap(), 0);
         assert!(lines.starts_with("following the stream"), "{lines}");
         assert!(lines.contains("0 quarantined"), "{lines}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_when_the_stream_that_it_follows_has_ended() {
+    on_every_engine(async |engine, table| {
+        for is_made_anew in [false, true] {
+            let mut child = process(engine, table, &[]).spawn().unwrap();
+            acquire(engine, table, 1).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            engine.client().delete_table().table_name(table).send().await.unwrap();
+            if is_made_anew {
+                sluicegate::dynamo::create_table(&engine.client(), table).await.unwrap();
+            }
+            let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
+            assert!(ended.is_ok(), "it follows a stream that has ended");
+            let lines = said(child.wait_with_output().await.unwrap(), 5);
+            let why = if is_made_anew { "has a new stream" } else { "was deleted" };
+            assert!(lines.lines().last().unwrap().contains(why), "{lines}");
+            if !is_made_anew {
+                sluicegate::dynamo::create_table(&engine.client(), table).await.unwrap();
+            }
+        }
     })
     .await;
 }

@@ -2,18 +2,18 @@
 
 mod output;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Subcommand;
 use sluicegate::types::LimitName;
 use sluicegate::{Clock as _, SystemClock};
-use sluicegate_core::{OutboxEntry, OutboxState, Thresholds};
+use sluicegate_core::{OutboxEntry, OutboxState, Threshold, Thresholds, WindowKinds};
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use crate::limits::{Level, name};
 use crate::options::Options;
 use crate::readable::readable;
@@ -121,6 +121,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
                 }
             }
             let stored = configured.set_alerts(&level.scope(), &lists).await?;
+            say_kinds_to_count(&lists);
             output::settings(&[stored], options, "no thresholds are stored")?;
         }
         Args::Show => {
@@ -155,6 +156,28 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         Args::Retry { ids } => return retry(&connection, &ids, options).await,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which kinds of usage windows a processor must count for these thresholds, apart from those
+/// that it counts without being told.
+fn say_kinds_to_count(lists: &BTreeMap<LimitName, Thresholds>) {
+    let all = || lists.values().flat_map(Thresholds::iter);
+    let by_default = WindowKinds::default();
+    let kinds = all().filter_map(|threshold| match threshold {
+        Threshold::Amount(_, kind) => Some(kind.to_string()),
+        Threshold::Percent(_) => None,
+    });
+    let is_counted = |kind: &String| by_default.iter().any(|counted| counted.to_string() == *kind);
+    let mut kinds: BTreeSet<_> = kinds.filter(|kind| !is_counted(kind)).collect();
+    if all().any(|threshold| matches!(threshold, Threshold::Percent(_))) {
+        kinds.insert("the calendar of each limit that has a percentage".to_owned());
+    }
+    if !kinds.is_empty() {
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        say(&format!(
+            "the processor makes these alerts if --windows or UsageWindows ({by_default} by default) has: {kinds}"
+        ));
+    }
 }
 
 /// Opens the entries of these alerts again, or of all that were given up if none is named.

@@ -6,7 +6,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sluicegate_core::WindowKinds;
 use sluicegate_local::poller::Checkpoints;
+use sluicegate_processor::{Layouts, Settings};
 
 use crate::error::{CliError, say};
 use crate::pending::{Pending, followed};
@@ -15,24 +17,54 @@ use crate::pending::{Pending, followed};
 pub(super) struct CheckpointFile {
     path: PathBuf,
     stream: String,
+    counts: Counts,
+}
+
+/// The usage windows in which the records before the checkpoints are counted.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Counts {
+    /// As `--windows` names them.
+    windows: String,
+    sharded_buckets: bool,
+}
+
+impl Counts {
+    pub(super) fn of(settings: &Settings) -> Self {
+        let sharded_buckets = settings.layouts == Layouts::CompositeAndSharded;
+        Self { windows: settings.window_kinds.to_string(), sharded_buckets }
+    }
+
+    /// The option that adds something to what `before` counts.
+    fn added_to(&self, before: &Self) -> Option<&'static str> {
+        let kinds = |text: &str| text.parse::<WindowKinds>().map(|kinds| kinds.iter().collect());
+        let (now, before_kinds): (Vec<_>, Vec<_>) =
+            (kinds(&self.windows).ok()?, kinds(&before.windows).ok()?);
+        if now.iter().any(|kind| !before_kinds.contains(kind)) {
+            return Some("--windows");
+        }
+        (self.sharded_buckets && !before.sharded_buckets).then_some("--sharded-buckets")
+    }
 }
 
 #[derive(Serialize, Deserialize)]
 struct Contents {
     /// The ARN: a table that was deleted and created again has another stream.
     stream: String,
+    counts: Counts,
     shards: Checkpoints,
 }
 
 impl CheckpointFile {
-    pub(super) fn new(path: PathBuf, stream: String) -> Self {
-        Self { path, stream }
+    pub(super) fn new(path: PathBuf, stream: String, counts: Counts) -> Self {
+        Self { path, stream, counts }
     }
 
     /// The saved positions, if they belong to this stream.
     ///
     /// # Errors
     /// [`CliError::BadInput`] if the file cannot be read or is no checkpoint: it would be overwritten.
+    /// Also if the command now counts more windows than before: those of the records before the
+    /// checkpoints would be missing.
     pub(super) fn load(&self) -> Result<Option<Checkpoints>, CliError> {
         let bad = |why: String| {
             let path = self.path.display();
@@ -50,7 +82,13 @@ impl CheckpointFile {
         let contents = serde_json::from_slice::<Contents>(&bytes)
             .map_err(|error| bad(format!("is no checkpoint ({error}), and stays as it is")))?;
         if contents.stream == self.stream {
-            return Ok(Some(contents.shards));
+            return match self.counts.added_to(&contents.counts) {
+                Some(option) => Err(bad(format!(
+                    "was saved with `--windows {}`, so it would hide older records from the new {option}",
+                    contents.counts.windows
+                ))),
+                None => Ok(Some(contents.shards)),
+            };
         }
         let path = self.path.display();
         say(&format!(
@@ -63,7 +101,8 @@ impl CheckpointFile {
 
     /// Replaces the saved positions: a reader finds the old file or the new one, whole.
     pub(super) fn save(&self, shards: &Checkpoints) -> Result<(), CliError> {
-        let contents = Contents { stream: self.stream.clone(), shards: shards.clone() };
+        let (stream, counts) = (self.stream.clone(), self.counts.clone());
+        let contents = Contents { stream, counts, shards: shards.clone() };
         let replace = || -> std::io::Result<()> {
             let path = followed(&self.path);
             let pending = Pending::beside(&path)?;
@@ -87,27 +126,32 @@ mod tests {
 
     use super::*;
 
+    fn of_hours(path: PathBuf, stream: &str) -> CheckpointFile {
+        let counts = Counts { windows: "hour,day".to_owned(), sharded_buckets: false };
+        CheckpointFile::new(path, stream.to_owned(), counts)
+    }
+
     #[test]
     fn checkpoints_are_found_again_by_the_same_stream_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
-        let file = CheckpointFile::new(path.clone(), "arn:1".to_owned());
+        let file = of_hours(path.clone(), "arn:1");
         assert_eq!(file.load().unwrap(), None);
         for position in ["100", "200"] {
             let shards = Checkpoints::from([("shard".to_owned(), Position::new(position))]);
             file.save(&shards).unwrap();
             assert_eq!(file.load().unwrap(), Some(shards));
         }
-        let other = CheckpointFile::new(path.clone(), "arn:2".to_owned());
+        let other = of_hours(path.clone(), "arn:2");
         assert_eq!(other.load().unwrap(), None);
         std::fs::write(&path, "").unwrap();
         assert_eq!(file.load().unwrap(), None);
         std::fs::write(&path, "{").unwrap();
         assert!(matches!(file.load(), Err(CliError::BadInput(_))));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-        let nowhere = CheckpointFile::new(folder.path().join("no/where"), "arn:1".to_owned());
+        let nowhere = of_hours(folder.path().join("no/where"), "arn:1");
         assert!(nowhere.save(&Checkpoints::new()).is_err());
-        let no_file = CheckpointFile::new(PathBuf::from("/dev/null"), "arn:1".to_owned());
+        let no_file = of_hours(PathBuf::from("/dev/null"), "arn:1");
         assert!(matches!(no_file.load(), Err(CliError::BadInput(_))));
     }
 
@@ -119,9 +163,9 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let shards = Checkpoints::from([("shard".to_owned(), Position::new("100"))]);
-        CheckpointFile::new(link.clone(), "arn:1".to_owned()).save(&shards).unwrap();
+        of_hours(link.clone(), "arn:1").save(&shards).unwrap();
         assert!(link.is_symlink());
-        let file = CheckpointFile::new(path, "arn:1".to_owned());
+        let file = of_hours(path, "arn:1");
         assert_eq!(file.load().unwrap(), Some(shards));
     }
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use sluicegate::dynamo::{RequestError, TableSetupError};
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
 use sluicegate_processor::{
@@ -16,11 +17,12 @@ use sluicegate_processor::{
 };
 use tokio::time::Instant;
 
+use crate::connection::Connection;
 use crate::error::{CliError, exit, say};
 use crate::feed::{Feed, interrupted, show_warnings};
 use crate::metering::Metering;
 use crate::options::Options;
-use checkpoints::CheckpointFile;
+use checkpoints::{CheckpointFile, Counts};
 
 /// The time for which one batch is repeated against a table that throttles.
 const BATCH_TIME: Duration = Duration::from_secs(60);
@@ -51,7 +53,8 @@ pub(crate) struct Args {
     once: bool,
     /// Save the position in the stream to this file, and continue from there. Without it, up to 24
     /// hours are read again, and not counted again. Give a new file if --windows or
-    /// --sharded-buckets change, and keep it if --home-region moved here: docs/regions.md.
+    /// --sharded-buckets name more than before, and keep it if --home-region moved here:
+    /// docs/regions.md.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     #[command(flatten)]
@@ -98,6 +101,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         say(&format!("warning: {warning} (--home-region)"));
     }
     let feed = Feed::default();
+    let counts = Counts::of(&settings);
     let mut processor = Processor::new(client, settings);
     if let Some(destination) = destination {
         processor =
@@ -111,7 +115,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         batch_size: BatchSize::new(args.batch_size.into())?,
         ..poller::Settings::default()
     };
-    let file = args.checkpoint.map(|path| CheckpointFile::new(path, arn));
+    let file = args.checkpoint.map(|path| CheckpointFile::new(path, arn.clone(), counts));
     let mut poller = Poller::new(source, handler, polling);
     if let Some(checkpoints) = file.as_ref().map(CheckpointFile::load).transpose()?.flatten() {
         poller = poller.starting_after(checkpoints);
@@ -138,7 +142,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         report(&feed);
         ended?;
     } else {
-        follow(&mut poller, &processor, shutdown, &feed, file.as_ref()).await?;
+        let stream_ended = |has_records| stream_ended(&connection, &arn, has_records);
+        follow(&mut poller, &processor, shutdown, &feed, file.as_ref(), stream_ended).await?;
     }
     let totals = feed.totals();
     let alerts_are_left = args.once && (!outbox_was_read || processor.has_waiting_alerts());
@@ -156,29 +161,61 @@ fn region(text: &str) -> Result<String, String> {
     is_valid.ok_or_else(|| "write a region's name like eu-west-1".to_owned())
 }
 
+/// Counts until it is stopped, or until `stream_ended` gives a reason. It is asked after a turn that
+/// wrote no window, and told if the turn had records.
 async fn follow<S: Source>(
     poller: &mut Poller<S, InProcess>,
     processor: &Processor,
     shutdown: impl Future<Output = ()> + Send,
     feed: &Feed,
     file: Option<&CheckpointFile>,
+    stream_ended: impl AsyncFn(bool) -> Option<CliError>,
 ) -> Result<(), CliError> {
     say("following the stream; Ctrl-C stops");
-    let (mut shutdown, mut told) = (pin!(shutdown), 0);
+    let (mut shutdown, mut told) = (pin!(shutdown), None);
     loop {
+        let before = feed.totals();
         let goes_on = poller.turn(REPORT_INTERVAL, shutdown.as_mut()).await?;
         save(file, poller)?;
         deliver_alerts(processor, feed).await;
         let totals = feed.totals();
         let done = totals.records + totals.alerts_sent + totals.alerts_failed;
-        if !goes_on || done > told {
+        if told != Some(done) && (!goes_on || done > 0) {
             report(feed);
-            told = done;
+            told = Some(done);
         }
         if !goes_on {
             return Ok(());
         }
+        if totals.window_updates == before.window_updates
+            && let Some(ended) = stream_ended(totals.records > before.records).await
+        {
+            return Err(ended);
+        }
     }
+}
+
+/// The reason why there is nothing to count any more: the table is gone; or, if the stream has no
+/// records left, the table has another stream, or none. `None` also while the table cannot be asked.
+async fn stream_ended(
+    connection: &Connection,
+    stream: &str,
+    has_records: bool,
+) -> Option<CliError> {
+    let table = connection.table();
+    let why = match table::stream_arn(&connection.client(), table).await {
+        Err(TableSetupError::Request(RequestError::MissingTable { .. })) => {
+            format!("table {table} was deleted, and its stream is not followed any more")
+        }
+        Ok(now) if !has_records && now != stream => format!(
+            "table {table} has a new stream: it was made anew, or its stream was off for a time; start again to count the new stream, all of the old one is counted"
+        ),
+        Err(TableSetupError::NoStream { .. }) if !has_records => format!(
+            "the stream of table {table} was switched off, and all of it is counted; switch it on, with both images, and start again"
+        ),
+        _ => return None,
+    };
+    Some(CliError::Store(why))
 }
 
 /// Delivers the alerts that are due, turn after turn, until a turn sends none or the command is

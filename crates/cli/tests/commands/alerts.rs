@@ -12,7 +12,13 @@ use crate::support::{finish, on_every_engine};
 async fn thresholds_are_stored_shown_and_deleted() {
     on_every_engine(async |shell| {
         assert_eq!(shell.run("alerts show --output json").json(0), json!([]));
-        shell.run("alerts set --system usd=80%,100% tpm=5000/hour").text(0);
+        let set = shell.run("alerts set --system usd=80%,100% tpm=5000/hour");
+        assert!(set.err.contains("the calendar of each limit"), "{}", set.err);
+        let set = shell.run("alerts set --resource s tpm=5000/hour");
+        assert!(set.err.is_empty(), "{}", set.err);
+        let set = shell.run("alerts set --resource s tpm=5000/hour,7/month");
+        assert!(set.err.ends_with("has: month\n"), "{}", set.err);
+        shell.run("alerts delete --resource s tpm --yes").text(0);
         shell.run("alerts set --entity u usd=50%").text(0);
         let set = shell.run("alerts set --entity u tpm=7/day --output json").json(0);
         let thresholds = json!({"tpm": "7/day", "usd": "50%"});

@@ -308,6 +308,12 @@ async fn windows_that_are_not_closed_are_left_out() {
         let kind = "usage export --from -1d --format jsonl --kind hour";
         let entities = |words: &str| {
             let rows = shell.run(format!("{kind} {words}").trim_end());
+            assert_eq!(
+                rows.err.contains("left out: not closed yet"),
+                words != "--open",
+                "{}",
+                rows.err
+            );
             let rows = amounts_of_rows(rows.text(0)).into_keys();
             rows.map(|[entity, ..]| entity).collect::<Vec<_>>()
         };

@@ -46,6 +46,8 @@ pub(super) struct Exporter<R> {
 pub(super) struct Findings {
     /// Windows that could not be read.
     pub(super) broken: usize,
+    /// Windows of one file or of standard output that were left out because they are not closed.
+    pub(super) open: usize,
     /// Days whose first windows may have expired.
     pub(super) expired: usize,
     /// The reason for each resource with amounts that have no price.
@@ -177,6 +179,7 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
             // A window that holds only a watermark has no figures.
             let is_open = self.closed_s.is_some_and(|closed_s| usage.window.end_s() > closed_s);
             if usage.events == 0 || is_open {
+                self.findings.open += usize::from(is_open);
                 continue;
             }
             for (limit, &milli) in &usage.consumed_milli {

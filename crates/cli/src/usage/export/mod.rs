@@ -155,7 +155,11 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         let of = if args.resources.is_empty() { "" } else { " of these resources" };
         format!(": no {} window{of} begins in these days, or all have expired", args.kind)
     };
-    say(&format!("{}{place}{nothing}", counted(rows, "row")));
+    let left_out = match (exporter.findings.open, folder.is_some()) {
+        (0, _) | (_, true) => String::new(),
+        (open, false) => format!(", {} left out: not closed yet (--open)", counted(open, "window")),
+    };
+    say(&format!("{}{place}{left_out}{nothing}", counted(rows, "row")));
     Ok(exporter.findings.exit_code())
 }
 
