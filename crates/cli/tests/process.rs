@@ -128,7 +128,7 @@ async fn it_ends_when_the_stream_that_it_follows_has_ended() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             engine.client().delete_table().table_name(table).send().await.unwrap();
             if is_made_anew {
-                sluicegate::dynamo::create_table(&engine.client(), table).await.unwrap();
+                sluicegate::dynamo::create_table(engine.client(), table).await.unwrap();
             }
             let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
             assert!(ended.is_ok(), "it follows a stream that has ended");
@@ -136,7 +136,7 @@ async fn it_ends_when_the_stream_that_it_follows_has_ended() {
             let why = if is_made_anew { "has a new stream" } else { "was deleted" };
             assert!(lines.lines().last().unwrap().contains(why), "{lines}");
             if !is_made_anew {
-                sluicegate::dynamo::create_table(&engine.client(), table).await.unwrap();
+                sluicegate::dynamo::create_table(engine.client(), table).await.unwrap();
             }
         }
     })

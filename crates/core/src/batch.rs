@@ -38,9 +38,8 @@ pub struct Batch<'a> {
     pub oldest: Option<EpochMillis>,
 }
 
-/// A record that cannot be counted, with the reason: it cannot be parsed; or an image, its time or
-/// its position is missing; or a counter, a name, its time, its position or the ARN of its stream
-/// is invalid.
+/// A record that cannot be counted, with the reason: it cannot be parsed; or it lacks an image, a
+/// time or a position; or one of these, a counter, a name or the ARN of the stream is invalid.
 #[derive(Debug)]
 pub struct UncountableRecord<'a> {
     /// The record as it was delivered.

@@ -1,9 +1,9 @@
 //! Builds and parses every key and attribute name of the table.
 //!
-//! No other module of a shipped crate spells `#BUCKET#` or `b_`. (`record.rs` spells `PK` and
-//! `SK`, because serde needs literals.) A key parses back to its names,
-//! because no name contains `#`. The name of an attribute, `b_{limit}_{field}`, parses back too,
-//! because no field (`BucketField`) contains `_`.
+//! No other module of a shipped crate spells `#BUCKET#` or `b_`, apart from tests and examples.
+//! (`record.rs` spells `PK` and `SK`, because serde needs literals.) A key parses back to its
+//! names, because no name contains `#`. The name of an attribute, `b_{limit}_{field}`, parses back
+//! too, because no field (`BucketField`) contains `_`.
 
 mod alerts;
 mod bucket_attributes;

@@ -81,9 +81,8 @@ impl<'a> CallContext<'a> {
 
     /// True if there is time for this pause before the deadline. Once a write was attempted, there
     /// must also be time for a table call as quick as the quickest: a write that the deadline cuts
-    /// off would be in doubt. The first write needs no such time, because without an attempt there is
-    /// nothing to tell the caller. (On DynamoDB only reads come here; the lanes make the
-    /// writes.)
+    /// off would be in doubt. The first write is sent even so, because without it the caller would
+    /// get no decision at all. (On DynamoDB only reads come here; the lanes make the writes.)
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.ends_at

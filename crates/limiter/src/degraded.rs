@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sluicegate_core::EpochMillis;
 
 /// The outage policy: decides an acquire while the store is unavailable. The store is unavailable
-/// if it does not answer by the deadline, if it answers that it failed (HTTP 5xx), or if it is not
-/// asked because earlier calls failed.
+/// if it does not answer by the deadline, if it answers that it failed (of HTTP: 5xx, but not 501),
+/// or if it is not asked because earlier calls failed.
 ///
 /// Any other answer without a grant stands, and the request fails under every setting: a limit that
 /// is short, contention, throttling, a missing permission or table, a refusal for an unknown

@@ -151,7 +151,8 @@
 //!
 //! # While the store is unavailable
 //!
-//! A store is unavailable if it does not answer, or answers that it failed (HTTP 5xx).
+//! A store is unavailable if it does not answer, or answers that it failed (of HTTP: 5xx, but not
+//! 501).
 //! [`OnUnavailable`](crate::OnUnavailable) then decides:
 //!
 //! | policy | an acquire | suits |
@@ -169,11 +170,11 @@
 //! ```
 //!
 //! A permit that was granted without the store says why
-//! ([`Permit::degraded`](crate::Permit::degraded)). The store took nothing for it, so its
-//! corrections change nothing, and say so
-//! ([`Adjusted::degraded`](crate::request::Adjusted::degraded)). Corrections of other permits,
-//! peeks and changes of stored limits fail while the store is unavailable; a permit's correction
-//! can be repeated later.
+//! ([`Permit::degraded`](crate::Permit::degraded)). Its corrections change nothing, and say so
+//! ([`Adjusted::degraded`](crate::request::Adjusted::degraded)): the store took nothing for it, or
+//! under `Local` is later debited what the request asked for. Corrections of other permits, peeks
+//! and changes of stored limits fail while the store is unavailable; a permit's correction can be
+//! repeated later.
 //!
 //! Under `Local`, a bucket starts with the balance of the store's last grant, or full; corrections
 //! since that grant are not subtracted. Each limiter has its own copy, so N limiters, or processes

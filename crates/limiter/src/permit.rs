@@ -168,8 +168,8 @@ impl Permit {
     /// Redis); the excess is counted and moves no balance. One write unit, and one more for a
     /// parent's bucket.
     ///
-    /// A permit that was granted while the store was unavailable ([`degraded`](Self::degraded)) has
-    /// taken nothing there: this corrects nothing, and [`Adjusted::degraded`] says so.
+    /// For a permit that was granted while the store was unavailable
+    /// ([`degraded`](Self::degraded)), this corrects nothing, and [`Adjusted::degraded`] says so.
     ///
     /// # Errors
     /// [`AdjustError`]. After one that [may be repeated](AdjustError::may_be_repeated):

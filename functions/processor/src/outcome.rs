@@ -52,7 +52,8 @@ pub struct Quarantined {
     pub key: ItemKey,
     /// The reason.
     pub reason: String,
-    /// False if an earlier delivery put it there.
+    /// False if an earlier delivery put it there. True also if an attempt of this delivery may
+    /// have put it, because its answer was lost.
     pub is_new: bool,
 }
 

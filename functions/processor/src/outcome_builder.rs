@@ -154,6 +154,9 @@ impl OutcomeBuilder {
     /// stream, as event source mappings deliver it, this is the lowest position that failed. For
     /// any other batch, it is the position of the first record. A record without a readable
     /// position breaks the order if it follows a record with a position.
+    ///
+    /// # Errors
+    /// [`HandleError::NoPosition`] if that position is missing, or that of any failure.
     fn next_delivery_start(
         &self,
         records: &[Box<RawValue>],

@@ -19,7 +19,8 @@ use crate::write_error::WriteError;
 /// The result of putting an entry that is now in the quarantine.
 #[derive(Debug)]
 pub(crate) struct PutOutcome {
-    /// False if an earlier delivery put it there.
+    /// False if an earlier delivery put it there. True also if an attempt of this delivery may
+    /// have put it, because its answer was lost.
     pub(crate) is_new: bool,
     pub(crate) write_units: f64,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde::Serialize;
-use sluicegate_core::{AlertSettings, OutboxEntry, OutboxState};
+use sluicegate_core::{AlertSettings, EpochMillis, OutboxEntry, OutboxState};
 
 use crate::limits::name;
 use crate::options::Options;
@@ -59,17 +59,20 @@ struct Entry {
     time: String,
     /// Failed deliveries of an open entry.
     attempts: Option<u32>,
+    /// The time from which an open entry is delivered again, after a failed delivery.
+    next_attempt: Option<String>,
     reason: Option<String>,
 }
 
 impl Entry {
     fn of(entry: &OutboxEntry) -> Self {
         let OutboxEntry { alert, state, .. } = entry;
-        let (state, attempts) = match state {
-            OutboxState::Open { attempts, .. } => ("open", Some(*attempts)),
-            OutboxState::Sent => ("sent", None),
-            OutboxState::Failed => ("failed", None),
+        let (state, attempts, next_at) = match state {
+            OutboxState::Open { attempts, next_at } => ("open", Some(*attempts), Some(*next_at)),
+            OutboxState::Sent => ("sent", None, None),
+            OutboxState::Failed => ("failed", None, None),
         };
+        let next_at = next_at.filter(|_| attempts.is_some_and(|attempts| attempts > 0));
         Self {
             id: alert.id().to_string(),
             state,
@@ -83,6 +86,7 @@ impl Entry {
             amount_milli: alert.amount.map(|amount| amount.get()),
             time: entry.at.rfc3339(),
             attempts,
+            next_attempt: next_at.map(EpochMillis::rfc3339),
             reason: entry.reason.clone(),
         }
     }
@@ -99,9 +103,13 @@ pub(super) fn outbox(entries: &[&OutboxEntry], options: &Options) -> io::Result<
     let rows = shown.into_iter().map(|entry| {
         let sum = output::amount(&entry.limit, entry.sum_milli);
         let window = format!("{} from {}", entry.window, entry.start);
+        let state = match entry.next_attempt {
+            Some(next) => format!("{}, again at {next}", entry.state),
+            None => entry.state.to_owned(),
+        };
         vec![
             entry.time,
-            entry.state.to_owned(),
+            state,
             entry.entity,
             entry.resource,
             format!("{} {}", entry.limit, entry.threshold),

@@ -117,6 +117,9 @@ async fn a_failed_delivery_is_reported_and_left_for_a_later_run() {
         assert!(failed.err.contains("1 failed deliveries"), "{}", failed.err);
         assert!(failed.err.contains("HTTP 503"), "{}", failed.err);
         assert_eq!(once(&fine).code, 1, "it waits for its next attempt");
+        assert!(shell.run("alerts outbox").text(0).contains("open, again at 20"));
+        let listed = shell.run("alerts outbox --output json").json(0);
+        assert!(listed[0]["next_attempt"].as_str().unwrap() > listed[0]["time"].as_str().unwrap());
     })
     .await;
 }

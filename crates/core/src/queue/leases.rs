@@ -60,13 +60,13 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) => {
-                    Some(self.placement_if_short_alone(member, now).unwrap_or(Placement::Later))
+                    Some(self.placement_if_not_grantable(member, now).unwrap_or(Placement::Later))
                 }
                 // The repair may only make room for a limit that the lease merely wants, so a
                 // refusal of what it needs comes first.
                 Assessment::Repair(plan) => {
                     let repair = Placement::Upkeep(Upkeep::Repair, 0, plan);
-                    Some(self.placement_if_short_alone(member, now).unwrap_or(repair))
+                    Some(self.placement_if_not_grantable(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
                     if !member.has_authoritative_since_entry[0] =>

@@ -75,7 +75,7 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
-                    return self.placement_if_short_alone(member, now).unwrap_or(fallback);
+                    return self.placement_if_not_grantable(member, now).unwrap_or(fallback);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
                     if !member.has_authoritative_since_entry[index] =>

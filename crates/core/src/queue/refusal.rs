@@ -28,7 +28,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         if let Some(Placement::Resolved(outcome @ Outcome::Refused(_))) =
-            self.placement_if_short_alone(member, now)
+            self.placement_if_not_grantable(member, now)
         {
             return Some(outcome);
         }
@@ -45,7 +45,7 @@ impl<W> WriteQueue<W> {
     /// - An image shows that it is short, and no refusal may be based on that image
     ///   (`may_refuse_by_image`): a read.
     /// - Otherwise the refusal.
-    pub(super) fn placement_if_short_alone(
+    pub(super) fn placement_if_not_grantable(
         &self,
         member: &Member<W>,
         now: EpochMillis,

@@ -161,6 +161,6 @@ pub enum Answer {
     /// No answer says if the call was carried out: there was silence, or the store failed. It may
     /// have been, or may still be.
     Lost,
-    /// The table cannot be used, and surely nothing was done.
+    /// The table, or an item of these buckets, cannot be used, and surely nothing was done.
     TableUnusable,
 }

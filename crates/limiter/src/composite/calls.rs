@@ -1,10 +1,10 @@
 //! The calls of a lane on the table.
 //!
 //! A call owns all that it needs. So if the caller that sent the call leaves, the next leader goes
-//! on with the call. If the last caller reaches its deadline, its answer is due now: the lane drops
-//! the call, perhaps just sent, and counts it as lost (`Lane::drop_unawaited_call`). If the last
-//! caller's future was dropped, nobody waits for an answer, so a task awaits that of the call: it
-//! tells if tokens must be given back (`Lane::await_call_in_background`).
+//! on with the call. If the last caller reaches its deadline, it must be answered now: the lane
+//! drops the call, perhaps just sent, and counts it as lost (`Lane::drop_unawaited_call`). If the
+//! last caller's future was dropped, there is time: a task waits for the table's answer, which tells
+//! if tokens must be given back (`Lane::await_call_in_background`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -55,7 +55,8 @@ pub(super) struct LaneState {
     pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
-    /// The error of the last call. After [`TableError::Unconfirmed`] the table may have done it.
+    /// The error of the last call whose end a leader saw; a call that was dropped changes nothing
+    /// here. After [`TableError::Unconfirmed`] the table may have done it.
     pub(super) table_error: Option<Arc<TableError>>,
     /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,

@@ -20,7 +20,7 @@ use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
 /// The error of a request that has no more time. `table_error` is that of the lane's last call
-/// (`Unconfirmed`: it got no answer). `is_silent`: a call was in flight when the time was over, and
+/// whose end a leader saw (`Unconfirmed`: it got no answer). `is_silent`: a call was in flight when the time was over, and
 /// the table has answered no call since the request entered.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,

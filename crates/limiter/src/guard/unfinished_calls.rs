@@ -44,8 +44,8 @@ impl Drop for Probing {
 }
 
 impl Guard {
-    /// Awaits a call on the store. If the caller leaves before the call ends, the store is probed,
-    /// by this deadline. The call has a deadline of its own.
+    /// Awaits a call on the store, which has a deadline of its own. If the caller leaves before the
+    /// call ends, the store is probed; each probe may take as long as `deadline`.
     pub(super) async fn watch_call<T>(
         self: &Arc<Self>,
         pass: &CallPass<'_>,
