@@ -90,7 +90,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
                 .collect();
             let answer = AcquireOutput { granted: false, retry_after_ms: None, limits };
             let verdict =
-                "never admissible: a full bucket holds less; ask for less or raise the burst";
+                "never admissible: a full bucket holds less; ask for less or raise the limit";
             (answer, verdict.to_owned(), exit::NEVER_ADMISSIBLE)
         }
         Err(error) => return Err(error.into()),

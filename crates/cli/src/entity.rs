@@ -9,7 +9,7 @@ use sluicegate::types::EntityRecord;
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use crate::options::Options;
 use crate::output;
 use crate::readable::readable;
@@ -25,6 +25,9 @@ Exit codes: 0 done, 1 there is no record of this entity, or a broken one was lef
 not confirmed, 5 the table could not be used.")]
 pub(crate) enum Args {
     /// Store the parent of an entity; replaces the earlier record.
+    ///
+    /// Programs that run follow within a minute. A cascade has one level: nothing is taken from the
+    /// parent of a parent.
     #[command(after_help = "\
 Examples:
   sluicegate entity create user-123 --parent team-berlin --cascade")]
@@ -92,6 +95,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let record = EntityRecord { entity, parent, cascade };
             configured.put_entity(&record).await?;
             show(&record, options)?;
+            say_what_is_not_charged(&connection, &record).await?;
         }
         Args::Show { entity } => show(&recorded(&connection, &entity).await?, options)?,
         Args::Children { entity } => {
@@ -118,6 +122,22 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
     }
     Ok(exit_code)
+}
+
+/// Says that a cascade ends at the parent, if the parent has one itself.
+async fn say_what_is_not_charged(
+    connection: &Connection,
+    record: &EntityRecord,
+) -> Result<(), CliError> {
+    let Some(parent) = record.parent.as_ref().filter(|_| record.cascade) else { return Ok(()) };
+    let of_parent = connection.configured().get_entity(parent).await?;
+    if let Some(grandparent) = of_parent.filter(|of| of.cascade).and_then(|of| of.parent) {
+        say(&format!(
+            "{parent} has a parent itself, {grandparent}: requests of {} take nothing from it",
+            record.entity
+        ));
+    }
+    Ok(())
 }
 
 async fn recorded(connection: &Connection, entity: &EntityId) -> Result<EntityRecord, CliError> {

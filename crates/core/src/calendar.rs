@@ -80,7 +80,7 @@ pub enum InvalidCalendar {
     Unit(String),
     /// The day is none of the unit.
     #[error(
-        "{0:?} is not the first day of a calendar period: write week@mon, month@15 or year@04-06"
+        "{0:?} is not the first day of a calendar period: write week@mon, month@15, year@04-06, or day/Europe/Berlin for a time zone"
     )]
     FirstDay(String),
     /// The time zone is not known.
@@ -297,12 +297,12 @@ impl FromStr for Calendar {
 
     fn from_str(text: &str) -> Result<Self, InvalidCalendar> {
         let (period, zone) = text.split_once('/').map_or((text, None), |(p, z)| (p, Some(z)));
-        let zone = zone.map_or_else(|| Ok(Zone::utc()), str::parse)?;
         let (unit, day) = period.split_once('@').map_or((period, None), |(u, d)| (u, Some(d)));
         let cycle = Cycle::parse(unit, day).ok_or_else(|| match unit {
             known if Self::UNITS.contains(&known) => InvalidCalendar::FirstDay(excerpt(period)),
             _ => InvalidCalendar::Unit(excerpt(unit)),
         })?;
+        let zone = zone.map_or_else(|| Ok(Zone::utc()), str::parse)?;
         Ok(Self { cycle, zone })
     }
 }

@@ -51,6 +51,15 @@ impl Currency {
         CODE_NUMBERS.binary_search(&number_of(&upper)).ok().map(|n| Self(CODES[n]))
     }
 
+    /// The first word of a limit's name in lower case, if that is a currency and the name has other
+    /// letters: such a limit counts tokens, which nobody means by `USD`.
+    #[must_use]
+    pub fn misspelled(limit: &str) -> Option<String> {
+        let word = limit.split('.').next().unwrap_or_default();
+        let lower = word.to_ascii_lowercase();
+        (lower != word && Self::of(&lower).is_some()).then_some(lower)
+    }
+
     /// Its ISO 4217 code: `USD`.
     #[must_use]
     pub const fn code(self) -> &'static str {

@@ -92,7 +92,7 @@ impl<'a> Refusal<'a> {
     }
 
     fn unavailable(retry_after_s: u64) -> Self {
-        let detail = "the rate limit cannot be checked at the moment: ask again later";
+        let detail = "the rate limit cannot be checked at the moment, and tokens may have been taken: ask again later";
         let retry_after_s = Some(retry_after_s);
         Self { retry_after_s, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }

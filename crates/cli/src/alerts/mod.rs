@@ -9,7 +9,7 @@ use std::str::FromStr;
 use clap::Subcommand;
 use sluicegate::types::LimitName;
 use sluicegate::{Clock as _, SystemClock};
-use sluicegate_core::{OutboxEntry, OutboxState, Threshold, Thresholds, WindowKinds};
+use sluicegate_core::{Currency, OutboxEntry, OutboxState, Threshold, Thresholds, WindowKinds};
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;
@@ -104,6 +104,9 @@ impl FromStr for Spec {
         let (limit, list) =
             text.split_once('=').ok_or("write NAME=THRESHOLDS, like usd=80%,100%")?;
         let limit = LimitName::new(limit).map_err(|error| error.to_string())?;
+        if let Some(lower) = Currency::misspelled(limit.as_str()) {
+            return Err(format!("a limit of money begins in lower case: write {lower}"));
+        }
         let list = Thresholds::parse(&limit, list).map_err(|error| error.to_string())?;
         Ok(Self(limit, list))
     }

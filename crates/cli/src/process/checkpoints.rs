@@ -6,7 +6,6 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sluicegate_core::WindowKinds;
 use sluicegate_local::poller::Checkpoints;
 use sluicegate_processor::{Layouts, Settings};
 
@@ -21,7 +20,7 @@ pub(super) struct CheckpointFile {
 }
 
 /// The usage windows in which the records before the checkpoints are counted.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Counts {
     /// As `--windows` names them.
     windows: String,
@@ -32,17 +31,6 @@ impl Counts {
     pub(super) fn of(settings: &Settings) -> Self {
         let sharded_buckets = settings.layouts == Layouts::CompositeAndSharded;
         Self { windows: settings.window_kinds.to_string(), sharded_buckets }
-    }
-
-    /// The option that adds something to what `before` counts.
-    fn added_to(&self, before: &Self) -> Option<&'static str> {
-        let kinds = |text: &str| text.parse::<WindowKinds>().map(|kinds| kinds.iter().collect());
-        let (now, before_kinds): (Vec<_>, Vec<_>) =
-            (kinds(&self.windows).ok()?, kinds(&before.windows).ok()?);
-        if now.iter().any(|kind| !before_kinds.contains(kind)) {
-            return Some("--windows");
-        }
-        (self.sharded_buckets && !before.sharded_buckets).then_some("--sharded-buckets")
     }
 }
 
@@ -63,8 +51,7 @@ impl CheckpointFile {
     ///
     /// # Errors
     /// [`CliError::BadInput`] if the file cannot be read or is no checkpoint: it would be overwritten.
-    /// Also if the command now counts more windows than before: those of the records before the
-    /// checkpoints would be missing.
+    /// Also if the command now counts other windows than before: some would miss records.
     pub(super) fn load(&self) -> Result<Option<Checkpoints>, CliError> {
         let bad = |why: String| {
             let path = self.path.display();
@@ -82,13 +69,14 @@ impl CheckpointFile {
         let contents = serde_json::from_slice::<Contents>(&bytes)
             .map_err(|error| bad(format!("is no checkpoint ({error}), and stays as it is")))?;
         if contents.stream == self.stream {
-            return match self.counts.added_to(&contents.counts) {
-                Some(option) => Err(bad(format!(
-                    "was saved with `--windows {}`, so it would hide older records from the new {option}",
-                    contents.counts.windows
-                ))),
-                None => Ok(Some(contents.shards)),
-            };
+            if self.counts != contents.counts {
+                let Counts { windows, sharded_buckets } = contents.counts;
+                let sharded = if sharded_buckets { " --sharded-buckets" } else { "" };
+                return Err(bad(format!(
+                    "is of a process with `--windows {windows}{sharded}`: other windows would miss records"
+                )));
+            }
+            return Ok(Some(contents.shards));
         }
         let path = self.path.display();
         say(&format!(

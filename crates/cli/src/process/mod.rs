@@ -53,8 +53,7 @@ pub(crate) struct Args {
     once: bool,
     /// Save the position in the stream to this file, and continue from there. Without it, up to 24
     /// hours are read again, and not counted again. Give a new file if --windows or
-    /// --sharded-buckets name more than before, and keep it if --home-region moved here:
-    /// docs/regions.md.
+    /// --sharded-buckets change, and keep it if --home-region moved here: docs/regions.md.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     #[command(flatten)]

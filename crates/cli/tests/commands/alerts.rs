@@ -33,7 +33,9 @@ async fn thresholds_are_stored_shown_and_deleted() {
         let left = shell.run("alerts delete --entity u usd tpm usd --yes --output json").json(0);
         assert_eq!(left, json!([]));
         assert_eq!(shell.run("alerts show --output json").json(0).as_array().unwrap().len(), 1);
-        for bad in ["usd", "usd=", "usd=80", "usd=0%", "usd=5/fortnight", "usd=1% usd=2%"] {
+        for bad in
+            ["usd", "usd=", "usd=80", "usd=0%", "usd=5/fortnight", "usd=1% usd=2%", "USD=80%"]
+        {
             assert_eq!(shell.run(&format!("alerts set --system {bad}")).code, 2, "{bad}");
         }
     })

@@ -1,5 +1,6 @@
 //! `budget`: what is left of budgets, and what was used of them.
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::json;
 
 use crate::support::on_every_engine;
@@ -37,6 +38,24 @@ async fn budget_is_what_was_granted_and_counted() {
         }
         let nothing = shell.run("budget somebody-else");
         assert!(nothing.error(1).contains("limits set --entity"), "{}", nothing.err);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_bucket_is_not_taken_for_a_missing_one() {
+    on_every_engine(async |shell| {
+        shell.run("acquire q m --consume usd=1 --limit usd=5/month").text(0);
+        let key = [("PK", "ENTITY#q"), ("SK", "#BUCKET#m")];
+        let key = key.map(|(name, value)| (name.to_owned(), AttributeValue::S(value.to_owned())));
+        let update = shell.engine.client().update_item().table_name(&shell.table);
+        let update = update.set_key(Some(key.into())).update_expression("SET b_usd_tc = :many");
+        let many = AttributeValue::S("many".to_owned());
+        update.expression_attribute_values(":many", many).send().await.unwrap();
+        let shown = shell.run("budget q");
+        assert_eq!(shown.code, 1, "{}", shown.err);
+        assert!(shown.err.contains("cannot be read"), "{}", shown.err);
+        assert!(!shown.err.contains("limits set"), "{}", shown.err);
     })
     .await;
 }

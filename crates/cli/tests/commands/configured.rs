@@ -33,6 +33,10 @@ async fn entities_name_their_parents_and_children() {
         assert!(shell.run("entity delete child").error(2).contains("--yes"));
         shell.run("entity delete child --yes").text(0);
         shell.run("entity delete child --yes").error(1);
+        shell.run("entity create team --parent firm --cascade").text(0);
+        let nested = shell.run("entity create child --parent team --cascade");
+        assert!(nested.err.contains("team has a parent itself, firm"), "{}", nested.err);
+        assert_eq!(acquire("child"), ["child", "team"]);
         let own = shell.run("entity create team --parent team");
         assert!(own.error(2).contains("its own parent"), "{}", own.err);
         assert_eq!(shell.run("entity create team --parent #").code, 2);

@@ -27,7 +27,7 @@ pub struct Thresholds(Vec<Threshold>);
 pub enum InvalidThreshold {
     /// It is neither a percentage nor an amount of a window.
     #[error(
-        "{0:?} is no threshold: write a percentage of a calendar limit from 1% to 1000%, or an amount above zero of a kind of window, like 500/day"
+        "{0:?} is no threshold: write a percentage of a calendar limit from 1% to 1000%, or an amount above zero of a kind of window, like 500/day or 500/day/Europe/Berlin"
     )]
     Unknown(String),
     /// The kind of window is not known.

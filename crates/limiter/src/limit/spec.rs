@@ -72,13 +72,14 @@ impl FromStr for Limit {
 fn parse(spec: &str) -> Result<Limit, Problem> {
     let (name, rule) = spec.split_once('=').ok_or("it has no '='")?;
     let mut parts = rule.split(',');
-    let (amount, period) = parts
-        .next()
-        .and_then(|rate| rate.split_once('/'))
-        .ok_or("it has no period: write AMOUNT/min or AMOUNT/month")?;
-    let word = name.split('.').next().unwrap_or_default();
-    let lower = word.to_ascii_lowercase();
-    if lower != word && Currency::of(&lower).is_some() {
+    let rate = parts.next().unwrap_or_default();
+    let next = rule.split(',').nth(1).unwrap_or_default();
+    let (amount, period) =
+        rate.split_once('/').ok_or_else(|| match next.contains('/') && !next.contains('=') {
+            true => "its amount has a comma: write 1000 or 5.50",
+            false => "it has no period: write AMOUNT/min or AMOUNT/month",
+        })?;
+    if let Some(lower) = Currency::misspelled(name) {
         // It would count tokens, and an amount of money would be taken for a number of tokens.
         return Err(format!("a limit of money begins in lower case: write {lower}").into());
     }
@@ -249,6 +250,9 @@ mod tests {
         for (spec, problem) in [
             ("rpm", "it has no '='"),
             ("rpm=100", "it has no period: write AMOUNT/min or AMOUNT/month"),
+            ("usd=5,00/month", "its amount has a comma: write 1000 or 5.50"),
+            ("rpm=1,000/min,burst=2", "its amount has a comma: write 1000 or 5.50"),
+            ("usd=5,tz=Europe/Berlin", "it has no period: write AMOUNT/min or AMOUNT/month"),
             ("rpm=100/fortnight", "its period is none of"),
             ("rpm=100/", "its period is none of"),
             ("rpm=100/99999999999999999999d", "its period is too long"),

@@ -51,7 +51,7 @@ pub struct Rule {
     pub entity: String,
     /// The resource; `{key}` is the value of that entry.
     pub resource: String,
-    /// The limits of the bucket, like `rpm=100/minute`. Absent: the server's `limits`, and those
+    /// The limits of the bucket, like `rpm=100/min`. Absent: the server's `limits`, and those
     /// that are stored under other names.
     #[serde(default)]
     pub limits: Vec<String>,

@@ -31,13 +31,14 @@ pub struct Config {
     /// Tokens that the server takes ahead of need, to decide in memory. Absent: one call of the
     /// store for each decision.
     pub leasing: Option<Leasing>,
-    /// The answer to a request while the store is unavailable.
+    /// The answer to a request while the store is unavailable. Absent: `allow`, so nothing is counted
+    /// then.
     #[serde(default)]
     pub on_unavailable: OnUnavailable,
-    /// The time in which the store must decide, in milliseconds.
+    /// The time in which the store must decide, in milliseconds. Absent: 250.
     #[schemars(range(min = 1, max = 60_000))]
     pub deadline_ms: Option<u64>,
-    /// The limits of a request that brings none, and of its parent, like `rpm=100/minute`. They win
+    /// The limits of a request that brings none, and of its parent, like `rpm=100/min`. They win
     /// over stored limits of the same name: leave out those that are stored.
     #[serde(default)]
     pub limits: Vec<String>,

@@ -79,7 +79,7 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnavailable {
-    /// Admit.
+    /// Admit, and count nothing.
     #[default]
     Allow,
     /// Refuse, with 503.

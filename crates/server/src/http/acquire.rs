@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 
 use super::amount::{self, Number, TokenCounts, Written, number, priced};
 use super::body::JsonBytes;
+use super::permits::IDEMPOTENCY_KEY;
 use super::problem::Problem;
 use crate::config::ANSWER_MS;
 use crate::permit_id::Granted;
@@ -156,6 +157,8 @@ impl<'a> From<&'a LimitStatus> for Balance<'a> {
 }
 
 /// Take tokens of several limits, all or none.
+///
+/// A request that is sent again takes again: an `Idempotency-Key` is answered with 400.
 #[utoipa::path(
     post, path = "/v1/acquire", tag = "acquire", request_body = AcquireBody,
     responses(
@@ -163,13 +166,19 @@ impl<'a> From<&'a LimitStatus> for Balance<'a> {
             headers(("RateLimit" = String), ("RateLimit-Policy" = String))),
         (status = 400, description = "Bad input, or more than a full bucket holds", content_type = "application/problem+json"),
         (status = 429, description = "A limit is short; Retry-After says when it is not. Beside these members, the body has those of RFC 9457 and the names of the short limits in violated-policies", body = inline(RefusedLimits), content_type = "application/problem+json"),
-        (status = 503, description = "The store is unavailable or contended", content_type = "application/problem+json"),
+        (status = 503, description = "The store is unavailable or contended. The tokens may have been taken", content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn acquire(
     State(state): State<Arc<ServerState>>,
+    headers: HeaderMap,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        return Err(Problem::bad(
+            "an acquire that is sent again takes again: send an Idempotency-Key with corrections only",
+        ));
+    }
     let mut body: AcquireBody<'_> = body.parse()?;
     let asked_at = state.limiter.clock().now();
     let mut amounts = amount::read(&body.amounts)?;

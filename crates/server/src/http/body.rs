@@ -44,7 +44,7 @@ impl JsonBytes {
     /// 400 with the place of the mistake.
     pub(super) fn parse_as<'a, T: Deserialize<'a>>(&'a self, wanted: &str) -> Result<T, Problem> {
         serde_json::from_slice(&self.0)
-            .map_err(|error| Problem::bad(format!("the body, {wanted}: {error}")))
+            .map_err(|error| Problem::bad(format!("the body must have {wanted}: {error}")))
     }
 }
 

@@ -25,7 +25,7 @@ use super::problem::Problem;
 use crate::permit_id::Granted;
 use crate::state::{ServerState, Slot};
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 /// A server whose clock is behind still takes an id when another one no longer does.
@@ -122,7 +122,8 @@ pub(super) async fn adjust(
 ) -> Result<Json<AdjustAnswer>, Problem> {
     // Of the whole body: the amounts that it stands for may change with prices and stored limits.
     let fingerprint = hash(body.bytes());
-    let body: AdjustBody<'_> = body.parse_as("one of `to`, `by`, `usage` and `response`")?;
+    let body: AdjustBody<'_> =
+        body.parse_as("exactly one of `to`, `by`, `usage` and `response`")?;
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
     let amounts = body.amounts(&state, &granted)?;

@@ -52,6 +52,10 @@ async fn any_server_with_the_key_settles_a_permit_and_a_repetition_does_nothing(
         let second = replica(&permits, engine.endpoint_url(), &table).await;
         let granted = acquire(&first).await.permit();
         assert!((available(&first).await - 500.0).abs() < 1e-9);
+        // It would not make the acquire safe to repeat.
+        let body = json!({"entity": "u", "resource": "r", "amounts": {"tpm": 1}});
+        let keyed = first.send("POST", "/v1/acquire", &[("idempotency-key", "a")], &body).await;
+        assert_eq!(keyed.status, 400, "{keyed:?}");
 
         let adjusted = adjust(&second, &granted, "a", json!({"to": {"tpm": 620}})).await;
         assert_eq!(

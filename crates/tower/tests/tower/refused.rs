@@ -140,8 +140,10 @@ impl Store for Broken {
 
 #[tokio::test]
 async fn undecided_request_reveals_no_internals() {
-    let away =
-        ("Service Unavailable", "the rate limit cannot be checked at the moment: ask again later");
+    let away = (
+        "Service Unavailable",
+        "the rate limit cannot be checked at the moment, and tokens may have been taken: ask again later",
+    );
     let broken = ("Internal Server Error", "the rate limit cannot be checked");
     let failures: [(Failure, u16, &str, (&str, &str)); 4] = [
         (|| AcquireError::Contended { attempts: 5 }, 503, "1", away),
