@@ -19,7 +19,7 @@ class Settings(TypedDict, total=False):
     threshold: int
     """For ``write_behind``: the tokens of a limit that are handed out before they are debited; 100."""
     on_unavailable: Literal["allow", "deny", "local"]
-    """The decision while the store is unavailable: ``allow`` unless set."""
+    """The decision while the store is unavailable: ``allow`` unless set, which counts nothing."""
     deadline: timedelta | None
     """The time in which the store must decide."""
     shadow: bool

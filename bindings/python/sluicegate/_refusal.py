@@ -54,7 +54,8 @@ def refusal(error: Exception) -> Refusal:
             log.warning("refused: %s", error)
             contended = isinstance(error, sluicegate.ContendedError)
             seconds = CONTENDED_RETRY_S if contended else UNAVAILABLE_RETRY_S
-            return Refusal(503, "the rate limit cannot be checked at the moment: ask again later", seconds)
+            detail = "the rate limit cannot be checked at the moment, and tokens may have been taken: ask again later"
+            return Refusal(503, detail, seconds)
         case _:
             log.error("refused: %s", error)
             return Refusal(500, "the rate limit cannot be checked")

@@ -95,7 +95,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let record = EntityRecord { entity, parent, cascade };
             configured.put_entity(&record).await?;
             show(&record, options)?;
-            say_what_is_not_charged(&connection, &record).await?;
+            say_what_is_not_charged(&connection, &record).await;
         }
         Args::Show { entity } => show(&recorded(&connection, &entity).await?, options)?,
         Args::Children { entity } => {
@@ -124,20 +124,17 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(exit_code)
 }
 
-/// Says that a cascade ends at the parent, if the parent has one itself.
-async fn say_what_is_not_charged(
-    connection: &Connection,
-    record: &EntityRecord,
-) -> Result<(), CliError> {
-    let Some(parent) = record.parent.as_ref().filter(|_| record.cascade) else { return Ok(()) };
-    let of_parent = connection.configured().get_entity(parent).await?;
+/// Says that a cascade ends at the parent, if the parent is known to have one itself.
+async fn say_what_is_not_charged(connection: &Connection, record: &EntityRecord) {
+    let Some(parent) = record.parent.as_ref().filter(|_| record.cascade) else { return };
+    // The record is stored, whatever becomes of this read.
+    let of_parent = connection.configured().get_entity(parent).await.ok().flatten();
     if let Some(grandparent) = of_parent.filter(|of| of.cascade).and_then(|of| of.parent) {
         say(&format!(
             "{parent} has a parent itself, {grandparent}: requests of {} take nothing from it",
             record.entity
         ));
     }
-    Ok(())
 }
 
 async fn recorded(connection: &Connection, entity: &EntityId) -> Result<EntityRecord, CliError> {

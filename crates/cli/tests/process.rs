@@ -4,8 +4,8 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use aws_sdk_dynamodb::types::AttributeValue;
-use sluicegate::dynamo::DynamoTable;
+use aws_sdk_dynamodb::types::{AttributeValue, StreamSpecification};
+use sluicegate::dynamo::{DynamoTable, create_table};
 use sluicegate::{CompositeStore, Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{RunningEngine, engines_under_test};
@@ -122,21 +122,30 @@ async fn it_follows_the_stream_until_it_is_stopped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_ends_when_the_stream_that_it_follows_has_ended() {
     on_every_engine(async |engine, table| {
-        for is_made_anew in [false, true] {
+        for why in ["is switched off", "has a new stream", "was deleted"] {
             let mut child = process(engine, table, &[]).spawn().unwrap();
             acquire(engine, table, 1).await;
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            engine.client().delete_table().table_name(table).send().await.unwrap();
-            if is_made_anew {
-                sluicegate::dynamo::create_table(engine.client(), table).await.unwrap();
+            // It follows the stream that is about to end.
+            while counted(engine, table).await == 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
+            if why == "is switched off" {
+                let off = StreamSpecification::builder().stream_enabled(false).build().unwrap();
+                let update = engine.client().update_table().table_name(table);
+                update.stream_specification(off).send().await.unwrap();
+            } else {
+                engine.client().delete_table().table_name(table).send().await.unwrap();
+            }
+            if why == "has a new stream" {
+                create_table(engine.client(), table).await.unwrap();
+            }
+            let ended = tokio::time::timeout(Duration::from_secs(180), child.wait()).await;
             assert!(ended.is_ok(), "it follows a stream that has ended");
             let lines = said(child.wait_with_output().await.unwrap(), 5);
-            let why = if is_made_anew { "has a new stream" } else { "was deleted" };
             assert!(lines.lines().last().unwrap().contains(why), "{lines}");
-            if !is_made_anew {
-                sluicegate::dynamo::create_table(engine.client(), table).await.unwrap();
+            if why == "is switched off" {
+                engine.client().delete_table().table_name(table).send().await.unwrap();
+                create_table(engine.client(), table).await.unwrap();
             }
         }
     })

@@ -39,7 +39,7 @@ pub struct Batch<'a> {
 }
 
 /// A record that cannot be counted, with the reason: it cannot be parsed; or it lacks an image, a
-/// time or a position; or one of these, a counter, a name or the ARN of the stream is invalid.
+/// time or a position; or a counter, a name, the time, the position or the stream's ARN is invalid.
 #[derive(Debug)]
 pub struct UncountableRecord<'a> {
     /// The record as it was delivered.

@@ -98,6 +98,7 @@ fn texts_that_are_no_calendars_say_why() {
         ("days", "\"days\" is not a calendar period"),
         ("minute", "\"minute\" is not a calendar period"),
         ("day@1", "\"day@1\" is not the first day"),
+        ("day@Europe/Berlin", "\"day@Europe\" is not the first day"),
         ("week@monday", "\"week@monday\" is not the first day"),
         ("month@0", "\"month@0\" is not the first day"),
         ("month@32", "\"month@32\" is not the first day"),

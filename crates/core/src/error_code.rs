@@ -19,7 +19,7 @@ pub enum ErrorClass {
     Invalid,
     /// The answer refuses the request, and this list does not name the reason. Nothing was done.
     Rejected,
-    /// The store failed inside, HTTP 5xx. The request may have been done.
+    /// The store failed inside (of HTTP: 5xx, but not 501). The request may have been done.
     StoreFailed,
 }
 

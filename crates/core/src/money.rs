@@ -51,8 +51,8 @@ impl Currency {
         CODE_NUMBERS.binary_search(&number_of(&upper)).ok().map(|n| Self(CODES[n]))
     }
 
-    /// The first word of a limit's name in lower case, if that is a currency and the name has other
-    /// letters: such a limit counts tokens, which nobody means by `USD`.
+    /// The first word of a limit's name in lower case, if that is a currency, and the name does not
+    /// have it so. Such a limit, `USD` for example, counts tokens; its author meant money.
     #[must_use]
     pub fn misspelled(limit: &str) -> Option<String> {
         let word = limit.split('.').next().unwrap_or_default();
@@ -233,6 +233,16 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(Currency::of(limit).map(Currency::code), code, "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_money_in_upper_case_is_misspelled() {
+        for (limit, lower) in [("USD", Some("usd")), ("Eur.team", Some("eur"))] {
+            assert_eq!(Currency::misspelled(limit).as_deref(), lower);
+        }
+        for limit in ["usd", "usd.TEAM", "RPM", ""] {
+            assert_eq!(Currency::misspelled(limit), None, "{limit}");
         }
     }
 

@@ -103,7 +103,7 @@ pub(crate) fn may_be_near_limit(parts: &[BucketGrant], near_share: f64) -> bool 
 /// Dropping a permit makes no call, and the consumption stays as it is.
 pub struct Permit {
     limiter: Limiter,
-    correction_time_max: Duration,
+    correction_deadline: Duration,
     parts: LazyGrants,
     /// One log per part, from the first correction on.
     logs: Mutex<Vec<CorrectionLog>>,
@@ -116,11 +116,11 @@ impl Permit {
     /// The permit of the answer to a request; in shadow mode, also of a refusal.
     pub(crate) fn of(
         limiter: &Limiter,
-        correction_time_max: Duration,
+        correction_deadline: Duration,
         answer: Result<Granted, AcquireError>,
     ) -> Result<Self, AcquireError> {
         let of =
-            |parts: Vec<BucketGrant>| Self::uncorrected(limiter, correction_time_max, parts.into());
+            |parts: Vec<BucketGrant>| Self::uncorrected(limiter, correction_deadline, parts.into());
         Ok(match answer {
             Ok(Granted::Normal(Grant { parts, cost })) => {
                 #[cfg(feature = "leasing")]
@@ -141,19 +141,19 @@ impl Permit {
     #[cfg(feature = "leasing")]
     pub(crate) fn held(
         limiter: &Limiter,
-        correction_time_max: Duration,
+        correction_deadline: Duration,
         parts: LazyGrants,
     ) -> Self {
-        Self::uncorrected(limiter, correction_time_max, parts)
+        Self::uncorrected(limiter, correction_deadline, parts)
     }
 
     /// A permit that is not corrected yet, and has cost nothing.
-    fn uncorrected(limiter: &Limiter, correction_time_max: Duration, parts: LazyGrants) -> Self {
+    fn uncorrected(limiter: &Limiter, correction_deadline: Duration, parts: LazyGrants) -> Self {
         let cost = Cost::default();
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
         Self {
             limiter: limiter.clone(),
-            correction_time_max,
+            correction_deadline,
             parts,
             logs,
             shadowed,

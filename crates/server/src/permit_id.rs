@@ -34,6 +34,9 @@ pub(crate) struct Granted<'a> {
     pub(crate) entity: Cow<'a, str>,
     #[serde(rename = "r")]
     pub(crate) resource: Cow<'a, str>,
+    /// The model whose prices count; `None`: the resource.
+    #[serde(rename = "m", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<Cow<'a, str>>,
     /// The parent whose bucket is corrected, too. The acquire took from that bucket, or the request
     /// named the parent.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
@@ -161,6 +164,7 @@ mod tests {
             name: "n".to_owned(),
             entity: "user-123".into(),
             resource: "gpt-4".into(),
+            model: None,
             parent: None,
             must_look_up_parent: false,
             taken: [("rpm", 1_000), ("usd", 12_500_000)]

@@ -89,6 +89,8 @@
 //! | any other [`InvalidRequest`](sluicegate::AcquireError::InvalidRequest), [`Setup`](sluicegate::AcquireError::Setup) | 500 | |
 //! | the extractor's [`Rejection`] | its own | its own |
 //!
+//! After a 503 the tokens may have been taken.
+//!
 //! A request that is granted while the store is unavailable
 //! ([`OnUnavailable`](sluicegate::OnUnavailable)) gets the same response as any other. Under
 //! `Allow`, the fields are missing, as no balance is known; under `Local`, they are those of the

@@ -38,8 +38,8 @@ async fn ask(call: Arc<Prepared>, entity: String, gives_back: bool, admitted: Ar
     admitted.fetch_add(1, Ordering::Relaxed);
 }
 
-/// So many requests wait at most: on a machine that is too slow for the pace, more would wait longer
-/// than their deadlines.
+/// With more waiting requests than these, the load stops to wait: on a machine that is too slow for
+/// the pace, requests would wait longer than their deadlines.
 const WAITING_MAX: usize = 2_000;
 
 /// 50,000 requests a second at an even pace, or as many as the machine can make, each for an entity

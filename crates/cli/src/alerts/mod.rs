@@ -167,18 +167,18 @@ fn say_kinds_to_count(lists: &BTreeMap<LimitName, Thresholds>) {
     let all = || lists.values().flat_map(Thresholds::iter);
     let by_default = WindowKinds::default();
     let kinds = all().filter_map(|threshold| match threshold {
-        Threshold::Amount(_, kind) => Some(kind.to_string()),
+        Threshold::Amount(_, kind) => Some(kind),
         Threshold::Percent(_) => None,
     });
-    let is_counted = |kind: &String| by_default.iter().any(|counted| counted.to_string() == *kind);
-    let mut kinds: BTreeSet<_> = kinds.filter(|kind| !is_counted(kind)).collect();
+    let kinds = kinds.filter(|kind| by_default.iter().all(|counted| counted != *kind));
+    let mut kinds: BTreeSet<_> = kinds.map(|kind| kind.to_string()).collect();
     if all().any(|threshold| matches!(threshold, Threshold::Percent(_))) {
         kinds.insert("the calendar of each limit that has a percentage".to_owned());
     }
     if !kinds.is_empty() {
         let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
         say(&format!(
-            "the processor makes these alerts if --windows or UsageWindows ({by_default} by default) has: {kinds}"
+            "for these thresholds the processor must count (--windows, UsageWindows; {by_default} by default): {kinds}"
         ));
     }
 }

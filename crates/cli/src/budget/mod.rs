@@ -30,7 +30,8 @@ of it that usage windows show. Both contain the estimates of calls in flight, un
 correct them. The difference is consumption that is not counted yet, tokens that leasing processes
 hold, the debt that the period began with, tokens that came back for the period before, and use from
 before the limit was set.
-LASTS goes by the use of the last seven days, or since the first use in them, but at least a day.
+LASTS goes by the use of the last seven days; of a new budget, by that since its first use, but of
+a day at least.
 
 Exit codes: 0 shown, 1 there is no budget, or a bucket or a usage window is broken, 2 bad input, 5 the
 table could not be used.")]

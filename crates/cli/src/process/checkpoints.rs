@@ -51,7 +51,8 @@ impl CheckpointFile {
     ///
     /// # Errors
     /// [`CliError::BadInput`] if the file cannot be read or is no checkpoint: it would be overwritten.
-    /// Also if the command now counts other windows than before: some would miss records.
+    /// Also if the command now counts other windows than before: new ones would miss records now, or
+    /// dropped ones later.
     pub(super) fn load(&self) -> Result<Option<Checkpoints>, CliError> {
         let bad = |why: String| {
             let path = self.path.display();
@@ -73,7 +74,7 @@ impl CheckpointFile {
                 let Counts { windows, sharded_buckets } = contents.counts;
                 let sharded = if sharded_buckets { " --sharded-buckets" } else { "" };
                 return Err(bad(format!(
-                    "is of a process with `--windows {windows}{sharded}`: other windows would miss records"
+                    "is of a process with `--windows {windows}{sharded}`, and its positions are for those alone"
                 )));
             }
             return Ok(Some(contents.shards));
@@ -132,6 +133,9 @@ mod tests {
         }
         let other = of_hours(path.clone(), "arn:2");
         assert_eq!(other.load().unwrap(), None);
+        let counts = Counts { windows: "hour,day".to_owned(), sharded_buckets: true };
+        let sharded = CheckpointFile::new(path.clone(), "arn:1".to_owned(), counts);
+        assert!(matches!(sharded.load(), Err(CliError::BadInput(_))));
         std::fs::write(&path, "").unwrap();
         assert_eq!(file.load().unwrap(), None);
         std::fs::write(&path, "{").unwrap();

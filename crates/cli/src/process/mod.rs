@@ -8,8 +8,9 @@ use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
+use aws_sdk_dynamodb::types::{StreamSpecification, TableDescription};
 use futures_util::FutureExt as _;
-use sluicegate::dynamo::{RequestError, TableSetupError};
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
 use sluicegate_processor::{
@@ -46,14 +47,14 @@ Examples:
 
 Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarantine, some alerts
 were not delivered, or --once was stopped early, 2 bad input, 5 the table or its stream cannot be
-used.")]
+used, or is there no more.")]
 pub(crate) struct Args {
     /// Stop when the records that are in the stream by now are counted.
     #[arg(long)]
     once: bool,
     /// Save the position in the stream to this file, and continue from there. Without it, up to 24
-    /// hours are read again, and not counted again. Give a new file if --windows or
-    /// --sharded-buckets change, and keep it if --home-region moved here: docs/regions.md.
+    /// hours are read again, and not counted again. A file of other --windows or --sharded-buckets is
+    /// refused: give a new one then. Keep it if --home-region moved here: docs/regions.md.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     #[command(flatten)]
@@ -194,27 +195,38 @@ async fn follow<S: Source>(
     }
 }
 
-/// The reason why there is nothing to count any more: the table is gone; or, if the stream has no
-/// records left, the table has another stream, or none. `None` also while the table cannot be asked.
+/// The reason why there is nothing to count any more: the table is gone; or, if the last turn had
+/// no records, the table has another stream, or its stream is switched off. `None` also while the
+/// table cannot be asked.
 async fn stream_ended(
     connection: &Connection,
     stream: &str,
     has_records: bool,
 ) -> Option<CliError> {
     let table = connection.table();
-    let why = match table::stream_arn(&connection.client(), table).await {
-        Err(TableSetupError::Request(RequestError::MissingTable { .. })) => {
-            format!("table {table} was deleted, and its stream is not followed any more")
+    let asked = connection.client().describe_table().table_name(table).send().await;
+    let why = match asked.map(|answer| answer.table) {
+        Err(error)
+            if error
+                .as_service_error()
+                .is_some_and(DescribeTableError::is_resource_not_found_exception) =>
+        {
+            format!("table {table} was deleted, so nothing comes from its stream any more")
         }
-        Ok(now) if !has_records && now != stream => format!(
-            "table {table} has a new stream: it was made anew, or its stream was off for a time; start again to count the new stream, all of the old one is counted"
+        // DynamoDB keeps the ARN of a stream that is switched off.
+        Ok(Some(now)) if !has_records && !has_stream(&now) => format!(
+            "the stream of table {table} is switched off, and no more records came from it; switch it on with both images, and start again"
         ),
-        Err(TableSetupError::NoStream { .. }) if !has_records => format!(
-            "the stream of table {table} was switched off, and all of it is counted; switch it on, with both images, and start again"
+        Ok(Some(now)) if !has_records && now.latest_stream_arn() != Some(stream) => format!(
+            "table {table} has a new stream: it was made anew, or its stream was off for a time. From the old stream no more records came; start again to count the new one"
         ),
         _ => return None,
     };
     Some(CliError::Store(why))
+}
+
+fn has_stream(table: &TableDescription) -> bool {
+    table.stream_specification().is_some_and(StreamSpecification::stream_enabled)
 }
 
 /// Delivers the alerts that are due, turn after turn, until a turn sends none or the command is

@@ -17,7 +17,7 @@ async fn thresholds_are_stored_shown_and_deleted() {
         let set = shell.run("alerts set --resource s tpm=5000/hour");
         assert!(set.err.is_empty(), "{}", set.err);
         let set = shell.run("alerts set --resource s tpm=5000/hour,7/month");
-        assert!(set.err.ends_with("has: month\n"), "{}", set.err);
+        assert!(set.err.ends_with("by default): month\n"), "{}", set.err);
         shell.run("alerts delete --resource s tpm --yes").text(0);
         shell.run("alerts set --entity u usd=50%").text(0);
         let set = shell.run("alerts set --entity u tpm=7/day --output json").json(0);
@@ -153,6 +153,7 @@ async fn alerts_that_were_given_up_are_delivered_after_a_retry() {
         let id = listed[0]["id"].as_str().unwrap();
         let opened = shell.run(&format!("alerts retry {id} --output json")).json(0);
         assert_eq!((&opened[0]["id"], &opened[0]["state"]), (&listed[0]["id"], &json!("open")));
+        assert_eq!(opened[0]["next_attempt"], json!(null), "no delivery of it has failed");
         assert_eq!(shell.run("alerts retry --output json").json(0).as_array().unwrap().len(), 1);
         let receiver = Receiver::start(Mood::Fine).await;
         let secret = "--alerts-secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

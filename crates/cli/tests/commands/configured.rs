@@ -33,6 +33,8 @@ async fn entities_name_their_parents_and_children() {
         assert!(shell.run("entity delete child").error(2).contains("--yes"));
         shell.run("entity delete child --yes").text(0);
         shell.run("entity delete child --yes").error(1);
+        let flat = shell.run("entity create child --parent team --cascade");
+        assert!(flat.err.is_empty(), "{}", flat.err);
         shell.run("entity create team --parent firm --cascade").text(0);
         let nested = shell.run("entity create child --parent team --cascade");
         assert!(nested.err.contains("team has a parent itself, firm"), "{}", nested.err);

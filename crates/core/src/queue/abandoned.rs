@@ -63,8 +63,8 @@ impl AbandonedRequest {
 /// True if the item may have forgotten the lost attempt of a write, so that the image cannot tell
 /// whether the attempt happened. That is so in two cases: there is no item; or its list of ids is
 /// full and has none of `ids_before`, the ids from before the write, so that `id` may have come and
-/// gone. `id` itself is no evidence: if the image shows it, the write that has just succeeded (the
-/// write itself, or its fence) put it there.
+/// gone. `id` is left out of the comparison: the image shows it only if this is called after the
+/// write or its fence succeeded, and then it says nothing of the lost attempt.
 pub(super) fn may_have_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

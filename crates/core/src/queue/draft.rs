@@ -16,8 +16,8 @@ use crate::{
 /// The demand of a write on one bucket: the sums over its requests, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the sum that the balance must cover before anything is taken, with the
-    /// refill and the returned tokens of this write ([`Debit::must_cover`]).
+    /// For each limit, a sum. The balance, with the refill and the returned tokens of this write,
+    /// must cover it before anything is taken ([`Debit::must_cover`]).
     pub(super) must_cover: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.

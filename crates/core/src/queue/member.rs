@@ -26,7 +26,7 @@ pub(super) struct Member<W> {
     /// it needs.
     pub(super) passed_over_at: Option<EpochMillis>,
     pub(super) attempts: u32,
-    /// Its refusal, if that has waited for a write that only gives back tokens.
+    /// Its refusal, if that waits, or has waited, for a write that only gives back tokens.
     pub(super) refusal: Option<Vec<Vec<LimitStatus>>>,
     /// For each bucket: true if the queue may still bring the item to the request's limits before
     /// it refuses the request. It does so once.

@@ -126,8 +126,8 @@ impl Directory {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes in an answer; `None`: there is no item. The record of an entity is kept as long as it
-    /// is valid, whatever a read returns. An eventually consistent answer does not replace valid
+    /// Takes in an answer; `None`: there is no item. No answer replaces a remembered record of
+    /// an entity that is still valid. An eventually consistent answer does not replace valid
     /// limits of a later version.
     pub(super) fn learn(
         &self,

@@ -20,8 +20,8 @@ use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
 /// The error of a request that has no more time. `table_error` is that of the lane's last call
-/// whose end a leader saw (`Unconfirmed`: it got no answer). `is_silent`: a call was in flight when the time was over, and
-/// the table has answered no call since the request entered.
+/// whose end a leader saw (`Unconfirmed`: it got no answer). `is_silent`: a call was in flight when
+/// the time was over, and the table has answered no call since the request entered.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     is_silent: bool,
@@ -31,8 +31,8 @@ pub(super) fn error_at_deadline(
     let contended = AcquireError::Contended { attempts: context.cost.attempts };
     match table_error {
         Some(TableError::Unconfirmed(cause)) => AcquireError::Unavailable(copy_of(cause)),
-        // The table answered this request with throttling or a conflict. While the table is silent,
-        // such an answer is older than the request, and does not count.
+        // The table answered with throttling or a conflict after the request entered. (If it is
+        // silent, this error is older than the request, and does not count.)
         Some(_) if !is_silent => unavailable_if_in_doubt(is_in_doubt, contended),
         _ if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// When a store counts as unavailable, and how often it is probed then.
 ///
 /// A call fails if the store does not answer by its deadline, or answers with a failure of its own
-/// (HTTP 5xx). Any other answer, a refusal included, is no failure. If a caller leaves before its
-/// deadline, the store is probed, and a probe that fails counts as a failed call.
+/// (of HTTP: 5xx, but not 501). Any other answer, a refusal included, is no failure. If a caller
+/// leaves before its deadline, the store is probed, and a probe that fails counts as a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerConfig {
     /// Failures in a row after which the store counts as unavailable; 5 by default. With 0 or 1,

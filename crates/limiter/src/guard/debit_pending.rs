@@ -39,7 +39,7 @@ impl Guard {
             configuration: &pending.configuration,
             // An attempt before this one may have ended with its runtime.
             is_repeated: true,
-            deadline: self.correction_time_max(None),
+            deadline: self.correction_deadline(None),
         };
         let result = self.correct(&correction).await;
         if matches!(

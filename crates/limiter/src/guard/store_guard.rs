@@ -87,12 +87,12 @@ impl Guard {
     }
 
     /// The deadline of an acquire or a peek; `requested` is the deadline that the request set.
-    pub(crate) fn call_time_max(&self, requested: Option<Duration>) -> Duration {
+    pub(crate) fn call_deadline(&self, requested: Option<Duration>) -> Duration {
         self.effective_deadline(requested, DEADLINE)
     }
 
     /// The deadline of a correction; `requested` is the deadline that the request set.
-    pub(crate) fn correction_time_max(&self, requested: Option<Duration>) -> Duration {
+    pub(crate) fn correction_deadline(&self, requested: Option<Duration>) -> Duration {
         self.effective_deadline(requested, CORRECTION_DEADLINE)
     }
 

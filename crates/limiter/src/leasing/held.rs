@@ -77,14 +77,14 @@ impl Leased {
             return None;
         }
         let limiter = request.limiter;
-        let correction_time_max = limiter.guard().correction_time_max(request.deadline);
+        let correction_deadline = limiter.guard().correction_deadline(request.deadline);
         let demands: Vec<_> = debits.into_iter().map(|debit| debit.demands).collect();
         if !remembered.may_be_near_limit {
             remembered.granted_counters.iter().for_each(|counter| counter.increment(1));
         }
         let near = remembered.may_be_near_limit.then(|| remembered.clone());
         let grants = LazyGrants::when_read(move || remembered.grants_with_held(demands.iter()));
-        let permit = Permit::held(limiter, correction_time_max, grants);
+        let permit = Permit::held(limiter, correction_deadline, grants);
         if let Some(own) = near.as_ref().map(|remembered| &remembered.parts[0].grant) {
             count(limiter, &own.bucket.resource, own.amounts.keys(), Ok(&permit));
         }
@@ -98,7 +98,7 @@ impl Leased {
         request: AcquireRequest<&Limiter>,
         short: impl FnOnce(&[LeasedPart]),
     ) -> Result<Option<Permit>, InvalidRequest> {
-        let correction_time_max = request.limiter.guard().correction_time_max(request.deadline);
+        let correction_deadline = request.limiter.guard().correction_deadline(request.deadline);
         let terms = request.terms.clone();
         let (limiter, request) = request.into_request()?;
         // Before the lookup: it need not see a change that comes during it.
@@ -117,7 +117,7 @@ impl Leased {
         // By the store's balances: those with the held tokens change with every request.
         let may_be_near_limit = may_be_near_limit(&grants, limiter.options().near_share);
         let grants = self.with_held_tokens(grants);
-        let permit = Permit::held(limiter, correction_time_max, grants.into());
+        let permit = Permit::held(limiter, correction_deadline, grants.into());
         count(limiter, &request.resource, request.amounts.keys(), Ok(&permit));
         let counter = |limit| limiter.metrics().granted_counter(&request.resource, limit);
         let own = parts[0].grant.bucket.clone();

@@ -257,14 +257,14 @@ impl Prepared {
         mut request: Request,
     ) -> Result<PreparedPermit<'_>, AcquireError> {
         let PreparedRequest { limiter, leased, deadline, wait, .. } = &self.of;
-        request.deadline = limiter.guard().call_time_max(*deadline);
+        request.deadline = limiter.guard().call_deadline(*deadline);
         let acquired = || leased.take(&request, &self.newest().parts, limiter.clock()).boxed();
         let ask = || in_acquire_span(&request, limiter.guard().take_with(&request, acquired));
         let result = match *wait {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,
         };
-        let permit = Permit::of(limiter, self.of.correction_time_max(), result)?;
+        let permit = Permit::of(limiter, self.of.correction_deadline(), result)?;
         Ok(PreparedPermit { of: &self.of, from: Source::Permit(Box::new(permit)) })
     }
 }

@@ -54,11 +54,11 @@ impl PreparedRequest {
     /// A permit of tokens that were held.
     pub(super) fn permit(&self, grants: Vec<BucketGrant>) -> Permit {
         let grants = self.leased.with_held_tokens(grants);
-        Permit::held(&self.limiter, self.correction_time_max(), grants.into())
+        Permit::held(&self.limiter, self.correction_deadline(), grants.into())
     }
 
-    pub(super) fn correction_time_max(&self) -> Duration {
-        self.limiter.guard().correction_time_max(self.deadline)
+    pub(super) fn correction_deadline(&self) -> Duration {
+        self.limiter.guard().correction_deadline(self.deadline)
     }
 
     /// Tokens that were held, with the newest known images and limits of their buckets.

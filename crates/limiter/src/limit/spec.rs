@@ -73,12 +73,12 @@ fn parse(spec: &str) -> Result<Limit, Problem> {
     let (name, rule) = spec.split_once('=').ok_or("it has no '='")?;
     let mut parts = rule.split(',');
     let rate = parts.next().unwrap_or_default();
-    let next = rule.split(',').nth(1).unwrap_or_default();
-    let (amount, period) =
-        rate.split_once('/').ok_or_else(|| match next.contains('/') && !next.contains('=') {
-            true => "its amount has a comma: write 1000 or 5.50",
-            false => "it has no period: write AMOUNT/min or AMOUNT/month",
-        })?;
+    let is_amount = |part: &str| part.contains('/') && !part.contains('=');
+    let has_comma = || rule.split(',').skip(1).any(is_amount);
+    let (amount, period) = rate.split_once('/').ok_or_else(|| match has_comma() {
+        true => "its amount has a comma: write 1000 or 5.50",
+        false => "it has no period: write AMOUNT/min or AMOUNT/month",
+    })?;
     if let Some(lower) = Currency::misspelled(name) {
         // It would count tokens, and an amount of money would be taken for a number of tokens.
         return Err(format!("a limit of money begins in lower case: write {lower}").into());
@@ -251,7 +251,7 @@ mod tests {
             ("rpm", "it has no '='"),
             ("rpm=100", "it has no period: write AMOUNT/min or AMOUNT/month"),
             ("usd=5,00/month", "its amount has a comma: write 1000 or 5.50"),
-            ("rpm=1,000/min,burst=2", "its amount has a comma: write 1000 or 5.50"),
+            ("rpm=1,000,000/min,burst=2", "its amount has a comma: write 1000 or 5.50"),
             ("usd=5,tz=Europe/Berlin", "it has no period: write AMOUNT/min or AMOUNT/month"),
             ("rpm=100/fortnight", "its period is none of"),
             ("rpm=100/", "its period is none of"),

@@ -32,7 +32,7 @@ impl Permit {
         index: usize,
         change: CorrectionChange<'_>,
     ) -> (WriteInFlight<'_>, Result<Adjusted, AdjustError>) {
-        let until = Instant::now() + self.correction_time_max;
+        let until = Instant::now() + self.correction_deadline;
         let (mut before, mut ambiguous) = (Adjusted::default(), None);
         // First settle earlier debits in doubt.
         loop {

@@ -240,7 +240,7 @@ impl AcquireRequest<&Limiter> {
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
-        let deadline = self.limiter.guard().call_time_max(self.deadline);
+        let deadline = self.limiter.guard().call_deadline(self.deadline);
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 }

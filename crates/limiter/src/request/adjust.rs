@@ -117,7 +117,7 @@ impl AdjustRequest<'_> {
 
     async fn send(mut self) -> Result<Adjusted, AdjustError> {
         let guard = self.request.limiter.guard();
-        let deadline = guard.correction_time_max(None);
+        let deadline = guard.correction_deadline(None);
         let entity = EntityId::new(self.request.entity()).map_err(InvalidRequest::from)?;
         let resource = Resource::new(self.request.resource()).map_err(InvalidRequest::from)?;
         // The read below asks for no tokens.

@@ -21,14 +21,14 @@ impl AcquireRequest<&Limiter> {
             return Ok(permit);
         }
         let wait = self.limiter.wait_of(self.wait);
-        let correction_time_max = self.limiter.guard().correction_time_max(self.deadline);
+        let correction_deadline = self.limiter.guard().correction_deadline(self.deadline);
         let (limiter, request) = self.into_request()?;
         let ask = || in_acquire_span(&request, limiter.guard().take(&request));
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,
         };
-        let result = Permit::of(limiter, correction_time_max, result);
+        let result = Permit::of(limiter, correction_deadline, result);
         count(limiter, &request.resource, request.amounts.keys(), result.as_ref());
         result
     }

@@ -31,11 +31,12 @@ pub struct Config {
     /// Tokens that the server takes ahead of need, to decide in memory. Absent: one call of the
     /// store for each decision.
     pub leasing: Option<Leasing>,
-    /// The answer to a request while the store is unavailable. Absent: `allow`, so nothing is counted
-    /// then.
+    /// The answer to a request while the store is unavailable. Absent: `allow`, which counts nothing
+    /// during an outage.
     #[serde(default)]
     pub on_unavailable: OnUnavailable,
-    /// The time in which the store must decide, in milliseconds. Absent: 250.
+    /// The time in which the store must decide, in milliseconds. Absent: 250 for an acquire, 1000
+    /// for a correction, and at least 2000 until the store has answered once.
     #[schemars(range(min = 1, max = 60_000))]
     pub deadline_ms: Option<u64>,
     /// The limits of a request that brings none, and of its parent, like `rpm=100/min`. They win

@@ -43,8 +43,12 @@ pub(super) struct AcquireBody<'a> {
     #[serde(borrow, default)]
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     amounts: Written<'a>,
-    /// The most tokens that the request may have, of a model that has a price: the resource.
+    /// The most tokens that the request may have, of a model that has a price.
     usage: Option<TokenCounts>,
+    /// The model whose prices count, here and for corrections. Absent: the resource.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    model: Option<Cow<'a, str>>,
     /// The limits, like `rpm=100/min` or `usd=200/month`. Absent: the server's, and those that are
     /// stored under other names.
     #[serde(default)]
@@ -181,9 +185,11 @@ pub(super) async fn acquire(
     }
     let mut body: AcquireBody<'_> = body.parse()?;
     let asked_at = state.limiter.clock().now();
+    body.model.as_deref().map(Resource::new).transpose().map_err(Problem::bad)?;
     let mut amounts = amount::read(&body.amounts)?;
     if let Some(usage) = body.usage.take() {
-        let mut priced = priced(&state, &body.resource, &usage.into(), asked_at)?;
+        let model = body.model.as_ref().unwrap_or(&body.resource);
+        let mut priced = priced(&state, model, &usage.into(), asked_at)?;
         priced.extend(amounts);
         amounts = priced;
     }
@@ -269,6 +275,7 @@ impl AcquireBody<'_> {
             name: state.permit_name(),
             entity: self.entity,
             resource: self.resource,
+            model: self.model,
             parent,
             must_look_up_parent,
             taken: if degraded { Amounts::new() } else { amounts },

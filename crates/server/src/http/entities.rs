@@ -101,8 +101,9 @@ pub(super) struct ParentBody {
     cascade: bool,
 }
 
-/// Store the parent of an entity. Other servers and programs follow within a minute. Nothing is taken
-/// from the parent of a parent.
+/// Store the parent of an entity.
+///
+/// Other servers and programs follow within a minute. Nothing is taken from the parent of a parent.
 #[utoipa::path(
     put, path = "/v1/entities/{entity}", operation_id = "put_entity", tag = "operate",
     params(("entity" = String, Path)), request_body = ParentBody,

@@ -54,7 +54,8 @@ impl AdjustBody<'_> {
     fn amounts(&self, state: &ServerState, granted: &Granted<'_>) -> Result<Amounts, Problem> {
         let priced = |usage: &Usage| {
             let asked_at = EpochMillis::new(granted.asked_s.saturating_mul(1_000));
-            priced(state, &granted.resource, usage, asked_at.map_err(Problem::bad)?)
+            let model = granted.model.as_ref().unwrap_or(&granted.resource);
+            priced(state, model, usage, asked_at.map_err(Problem::bad)?)
         };
         match self {
             Self::By(amounts) => amount::read(amounts),

@@ -361,6 +361,16 @@ async fn prices_make_amounts_of_token_counts() {
     assert_eq!(again.body["changed"], true, "{again:?}");
     let granted = server.post("/v1/acquire", &acquire("gpt-4o")).await;
     assert_eq!(left(&granted), ["5824", "7", "0.95524"], "80 tokens and $0.0008 are taken");
+    // One budget of all models: a bucket of its own, and the prices of the model.
+    let mut wanted = acquire("llm");
+    wanted["model"] = json!("gpt-4o");
+    let granted = server.post("/v1/acquire", &wanted).await;
+    assert_eq!(left(&granted), ["5904", "8", "0.95604"], "{granted:?}");
+    adjust(&server, &granted.permit(), "m", json!({"usage": {"output": 80}})).await;
+    let granted = server.post("/v1/acquire", &wanted).await;
+    assert_eq!(left(&granted), ["5824", "7", "0.95524"], "{granted:?}");
+    wanted["model"] = json!("a#b");
+    assert_eq!(server.post("/v1/acquire", &wanted).await.status, 400);
     let unknown = server.post("/v1/acquire", &acquire("other")).await;
     assert_eq!(unknown.status, 400);
     assert!(unknown.body["detail"].as_str().unwrap().contains("no price"), "{unknown:?}");

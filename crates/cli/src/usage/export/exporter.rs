@@ -179,7 +179,7 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
             // A window that holds only a watermark has no figures.
             let is_open = self.closed_s.is_some_and(|closed_s| usage.window.end_s() > closed_s);
             if usage.events == 0 || is_open {
-                self.findings.open += usize::from(is_open);
+                self.findings.open += usize::from(is_open && usage.events > 0);
                 continue;
             }
             for (limit, &milli) in &usage.consumed_milli {
