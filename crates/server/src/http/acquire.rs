@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body as ResponseBody;
 use axum::extract::State;
 use axum::response::Response;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use sluicegate::types::{Amounts, EpochMillis, Millitokens};
@@ -19,11 +19,13 @@ use utoipa::ToSchema;
 
 use super::amount::{self, Number, TokenCounts, Written, number, priced};
 use super::body::JsonBytes;
-use super::permits::IDEMPOTENCY_KEY;
 use super::problem::Problem;
 use crate::config::ANSWER_MS;
 use crate::permit_id::Granted;
 use crate::state::ServerState;
+
+/// The key of a correction that is made once.
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Tokens of several limits, to be taken at once or not at all.
 #[derive(Deserialize, ToSchema)]

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -18,14 +18,13 @@ use sluicegate_core::rfc3339_s;
 use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
-use super::acquire::parsed;
+use super::acquire::{IDEMPOTENCY_KEY, parsed};
 use super::amount::{self, TokenCounts, Written, priced};
 use super::body::JsonBytes;
 use super::problem::Problem;
 use crate::permit_id::Granted;
 use crate::state::{ServerState, Slot};
 
-pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 /// A server whose clock is behind still takes an id when another one no longer does.
