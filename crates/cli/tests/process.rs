@@ -145,6 +145,9 @@ async fn it_ends_when_the_stream_that_it_follows_has_ended() {
             assert!(lines.lines().last().unwrap().contains(why), "{lines}");
             if why == "is switched off" {
                 engine.client().delete_table().table_name(table).send().await.unwrap();
+            }
+            // The next round, and the end of the engine, expect the table.
+            if why != "has a new stream" {
                 create_table(engine.client(), table).await.unwrap();
             }
         }
