@@ -325,8 +325,8 @@ class Budget:
 
     @property
     def used_up_at(self) -> datetime | None:
-        """The time at which it is used up at the pace of the last seven days; ``None``: not before it
-        resets, or not known."""
+        """The time at which it is used up at the pace of the last seven days (of a new budget, of the
+        days since its first use); ``None``: not before it resets, or not known."""
 
 @final
 class Usage:

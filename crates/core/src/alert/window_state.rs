@@ -44,11 +44,11 @@ impl WindowState {
         state
     }
 
-    /// Takes in the amounts of the window's counted records ([`calendar_amounts`]). An amount goes
-    /// where the window's item has none, because a processor without alerts counted those records.
-    /// An amount of the item stays: these records may be old ones that came again. `None` (the
-    /// limit's calendar changed, so that it has no amount for this window any more) removes the
-    /// amount from this state, not from the item.
+    /// Takes in the amounts of the window's counted records ([`calendar_amounts`]). They fill the
+    /// gaps of the window's item: it has no amount of a limit if a processor without alerts counted
+    /// its records. An amount of the item stays: these records may be old ones that came again.
+    /// `None` (the limit's calendar changed, so that it has no amount for this window any more)
+    /// removes the amount from this state, not from the item.
     pub fn take_in_amounts(&mut self, of_records: BTreeMap<LimitName, Option<Millitokens>>) {
         for (limit, amount) in of_records {
             match amount {

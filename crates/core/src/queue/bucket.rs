@@ -74,9 +74,9 @@ pub(super) struct QueueBucket {
     /// The last image that was adopted from another lane while no call was in flight. The same
     /// image is not adopted again: this lane's answers since then are newer, even if their refill
     /// time is older. (An item gets an older refill time when its table is restored, or when an
-    /// older copy of another region wins.) An image that was adopted while a call was in flight is
-    /// not noted here, so that it can be adopted again: the answer to that call may be older, and
-    /// replaces it.
+    /// older copy of another region wins.) An image that was adopted while a call was in flight may
+    /// have to be adopted a second time, because the answer to that call replaces it and may be
+    /// older. So it is not noted here.
     pub(super) adopted: Option<KnownImage>,
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write: the limits that the refused request named, and the time of the

@@ -197,9 +197,11 @@ impl<W> WriteQueue<W> {
         // No two plans under one id may share a generation: the token of a transaction is made of
         // both, and the table takes two transactions with one token for the same one. While a
         // request is in the queue, its attempts only grow. If it leaves and enters again, they
-        // begin at zero. By then each earlier plan under its id has failed; or it is lost, and its
-        // id is unusable (`note_lost_id`), so that a later write gets another one; or it has
-        // succeeded, and the request is not written again.
+        // begin at zero. That does no harm, whatever became of an earlier plan under its id:
+        //
+        // - It failed: it had no effect.
+        // - It is lost: the id is unusable (`note_lost_id`), so a later write gets another one.
+        // - It succeeded: the request is not written again.
         let generation = lender.map_or(0, |member| member.attempts);
         let id = lender.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);

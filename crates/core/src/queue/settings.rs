@@ -17,8 +17,8 @@ pub(super) const ATTEMPTS_BEFORE_FORCED: u32 = 12;
 /// because other requests may need these tokens now.
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
 /// Lost writes that one write can fence. Their two ids and its own leave one of the item's four
-/// places to an id from before the lost writes. While the item has that id, no later one was
-/// dropped, so a lost write whose id is absent did not happen (`may_have_forgotten`).
+/// places to an id from before the lost writes. While the item has that old id, it has dropped no
+/// newer id, so a lost write whose id is absent did not happen (`may_have_forgotten`).
 pub(super) const FENCED_OFF_MAX: usize = 2;
 /// Ids of lost writes that a queue remembers, besides those that an item has or a fence may put
 /// there: twice as many as an item remembers.

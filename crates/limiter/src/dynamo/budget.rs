@@ -15,7 +15,7 @@ use super::readers::Reader;
 const DAY_MS: i64 = 86_400_000;
 /// Windows that may divide a period: those that are usual, and the finest.
 const KINDS: [WindowKind; 3] = [WindowKind::Hour, WindowKind::DAY, WindowKind::Minute];
-/// The pace is the use of this many days.
+/// The pace is the use of this many days, or of the days since the first use.
 const PACE_DAYS: i64 = 7;
 
 /// A budget in its period.
@@ -38,7 +38,8 @@ pub struct Budget {
     pub broken_windows: usize,
 }
 
-/// The time for which a budget lasts at the pace of the last seven days.
+/// The time for which a budget lasts at the pace of the last seven days. The pace of a new budget is
+/// that since its first use, over a day at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasts {
     /// Nothing was used, or there are no windows to tell, or one of them is broken.

@@ -36,7 +36,7 @@ pub struct Config {
     #[serde(default)]
     pub on_unavailable: OnUnavailable,
     /// The time in which the store must decide, in milliseconds. Absent: 250 for an acquire, 1000
-    /// for a correction, and at least 2000 until the store has answered once.
+    /// for a correction. Until the store has answered once, it has at least 2000.
     #[schemars(range(min = 1, max = 60_000))]
     pub deadline_ms: Option<u64>,
     /// The limits of a request that brings none, and of its parent, like `rpm=100/min`. They win

@@ -49,8 +49,8 @@ pub(super) struct BudgetRow {
     /// The next boundary, or the time when it is full, RFC 3339. Absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     resets_at: Option<String>,
-    /// The time when it is used up at the pace of the last seven days, RFC 3339. Absent: not before
-    /// it resets, or not known.
+    /// The time when it is used up at the pace of the last seven days (of a new budget, of the days
+    /// since its first use), RFC 3339. Absent: not before it resets, or not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     used_up_at: Option<String>,
 }
