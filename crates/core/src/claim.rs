@@ -97,8 +97,8 @@ impl Claim {
         let worth = balance.rule.effective(held, since, until);
         let kept = rule.adopt(balance.rule, worth.get().into());
         // Right for exactly this balance: under the new rule the limit is full, less its debt. If
-        // another writer has taken tokens meanwhile, this claim would give them back, and they would
-        // be granted twice.
+        // another writer has taken tokens meanwhile, this claim would give them back, so that they
+        // would be granted twice.
         let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: clamped_milli(kept - stored), condition }
     }

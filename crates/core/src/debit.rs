@@ -174,8 +174,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         }
         // A bucket in debt must not expire before the debt is refilled. The plan's expiry is late
         // enough for the debt that the image shows, but other writers may have taken more since. So
-        // the plan requires a balance for which its expiry is still late enough. If the balance must
-        // cover the amount, there is no debt after the write.
+        // the plan requires a balance for which its expiry is still late enough. If the balance
+        // must cover the amount, there is no debt after the write.
         let leaves_no_debt = floor > Millitokens::ZERO && floor >= amount;
         if !leaves_no_debt && !matches!(claim.condition, Condition::Exactly(..)) {
             let moved = tokens - i128::from(balance.tokens.get());

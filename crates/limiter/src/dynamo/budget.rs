@@ -38,8 +38,8 @@ pub struct Budget {
     pub broken_windows: usize,
 }
 
-/// The time for which a budget lasts at the pace of the last seven days. The pace of a new budget is
-/// that since its first use, over a day at least.
+/// The time for which a budget lasts at the pace of the last seven days. The pace of a new budget
+/// is that since its first use, over a day at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasts {
     /// Nothing was used, or there are no windows to tell, or one of them is broken.
