@@ -157,9 +157,9 @@ impl Processor {
         // Records that this filter drops are delivered again, because the reported position is at
         // or before all of them:
         //
-        // - In a batch in the order of one stream, each of them comes after something that failed.
-        //   That is the entry that blocks it, or a record of `unblocked` whose window failed: in
-        //   such a batch, all of `unblocked` comes before the first entry.
+        // - In a batch in the order of one stream, all of `unblocked` comes before the first entry,
+        //   and each of `behind` comes after an entry. So a dropped record comes after the failure
+        //   for which it is dropped: a failed window of `unblocked`, or a failed entry.
         // - In any other batch, the position of the first record is reported.
         //
         // If there is no position to report, the whole batch comes again.

@@ -71,12 +71,11 @@ impl KnownImage {
 pub(super) struct QueueBucket {
     pub(super) id: BucketId,
     pub(super) known: Option<KnownImage>,
-    /// The last image that was adopted from another lane while no call was in flight. The same
-    /// image is not adopted again: this lane's answers since then are newer, even if their refill
-    /// time is older. (An item gets an older refill time when its table is restored, or when an
-    /// older copy of another region wins.) An image that was adopted while a call was in flight may
-    /// have to be adopted a second time, because the answer to that call replaces it and may be
-    /// older. So it is not noted here.
+    /// The last image that was adopted from another lane. It is not adopted again: this lane's
+    /// answers since then are newer, even if their refill time is older. (An item gets an older
+    /// refill time when its table is restored, or when an older copy of another region wins.) An
+    /// image is noted here only if no call was in flight when it was adopted. The answer to such a
+    /// call replaces the image and may be older; then the image must be adopted again.
     pub(super) adopted: Option<KnownImage>,
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write: the limits that the refused request named, and the time of the

@@ -43,9 +43,9 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: if the bucket is full by now, such a debit makes room for refill that the
-    /// cap would have cut off. The next claim adds that refill, so the debit has no effect. (A
-    /// write with conditions does not make such room: `take_unclaimed` says how.)
+    /// range. The price: a full bucket loses its refill, but such a debit makes room for what
+    /// accrued since the last claim. The next claim adds that, so the debit has no effect. (A write
+    /// with conditions does not make such room: `take_unclaimed` says how.)
     pub(super) is_forced: bool,
 }
 

@@ -35,8 +35,9 @@ impl<W> WriteQueue<W> {
     ///   these.
     /// - It succeeded only because the item had none of these ids. So none of them had happened,
     ///   unless the item had forgotten its id by then (`may_have_forgotten`): then it is ambiguous.
-    /// - It adds ids, which may push out all that is left of `ids_before`. So a write that had not
-    ///   happened may count as ambiguous, too.
+    /// - The image that is looked at here is from after the fence, whose own ids may have pushed
+    ///   out all that was left of `ids_before`. So a write that had not happened may count as
+    ///   ambiguous, too.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.
@@ -67,7 +68,8 @@ impl<W> WriteQueue<W> {
         let mut abandoned = std::mem::take(&mut self.abandoned);
         while let Some(mut write) = abandoned.pop() {
             if self.is_shown(&write.id) {
-                // Requests that were written again get the result of this write.
+                // A request that an earlier write carried, too, gets the result of this one, which
+                // happened.
                 for earlier in &mut abandoned {
                     earlier.requests.retain(|request| !write.has(&request.id));
                 }

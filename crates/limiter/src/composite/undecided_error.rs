@@ -31,8 +31,8 @@ pub(super) fn error_at_deadline(
     let contended = AcquireError::Contended { attempts: context.cost.attempts };
     match table_error {
         Some(TableError::Unconfirmed(cause)) => AcquireError::Unavailable(copy_of(cause)),
-        // The table answered with throttling or a conflict after the request entered. (If it is
-        // silent, this error is older than the request, and does not count.)
+        // The table's newest answer was throttling or a conflict. (If the table is silent, that
+        // answer is older than the request, and does not count.)
         Some(_) if !is_silent => unavailable_if_in_doubt(is_in_doubt, contended),
         _ if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())

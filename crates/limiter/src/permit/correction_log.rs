@@ -156,7 +156,8 @@ impl CorrectionLog {
                 self.undo(&write);
                 self.in_doubt.push(write);
             }
-            // Tokens that may have been given back count as given back, and nothing as taken.
+            // The caller stopped waiting, and nothing tells if the write was made. Its refunds
+            // count as made. Its debits count as not made: the surplus that they used comes back.
             None => {
                 let not_taken = owned(write.surplus_used.iter().filter(|(limit, _)| {
                     write.amounts.get(*limit).is_some_and(|by| *by > Millitokens::ZERO)
@@ -218,7 +219,8 @@ impl<'a> WriteInFlight<'a> {
         }
     }
 
-    /// All buckets were reached, so these amounts are no surplus.
+    /// Takes the amounts of a change out of the surplus that the write leaves: the call reached all
+    /// its buckets, so the change counts as made, and is no surplus.
     pub(super) fn forget_surplus_of(&mut self, change: CorrectionChange<'_>) {
         if let CorrectionChange::Adjust(by) = change {
             let is_there =
