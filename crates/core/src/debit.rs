@@ -147,8 +147,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let [amount, returned, counted] = debit.of(limit);
         // The refill up to now is claimed under the old rule.
         let gain = Gain { since, until, returned };
-        // Refunds after the takes make `amount` smaller than the sum that the balance must cover. A
-        // claim must not be cut below that sum.
+        // `Claim::of` may cut a claim to leave room in the bucket, but not below the sum that the
+        // balance must cover. Refunds after the takes make `amount` smaller than that sum.
         let covered = amount.max(debit.must_cover.of(limit));
         let claim_up_to = |cap| Claim::of(limit, balance, cap, covered, gain, debit.interval);
         let old_burst = balance.rule.burst();

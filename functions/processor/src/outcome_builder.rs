@@ -55,6 +55,7 @@ impl OutcomeBuilder {
         (grouped, results): (GroupedBatch<'_>, Vec<WindowResult>),
     ) {
         self.outcome.report.duplicates_dropped += as_u64(grouped.duplicates);
+        // Counted now in one window, and skipped in another.
         let mut partly_counted = HashSet::new();
         let duplicates = || grouped.groups.iter().zip(&results).flat_map(duplicates_of);
         if duplicates().next().is_some() {

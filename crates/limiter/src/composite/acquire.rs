@@ -33,10 +33,11 @@ impl<T: Table> CompositeStore<T> {
     ///
     /// An acquire gets a new id before it enters the queue again, because its limits and amounts
     /// may differ now. A lost write may have carried it under the old id. If that write happened,
-    /// the queue gives its tokens back; it must not count as the grant of the new attempt. A lease
-    /// is not given back. It keeps its id, because the queue finds and settles a lost write of the
-    /// lease by that id. The errors of a lease do not say whether it is in doubt: callers ask
-    /// `WriteQueue::lease_in_doubt`.
+    /// the queue gives its tokens back; it must not count as the grant of the new attempt.
+    ///
+    /// A lease keeps its id. The queue does not give its tokens back: it finds and settles a lost
+    /// write of the lease by that id. The errors of a lease do not say whether it is in doubt:
+    /// callers ask `WriteQueue::lease_in_doubt`.
     pub(super) async fn submit_until_done(
         &self,
         lane: &Arc<Lane>,

@@ -35,8 +35,9 @@ impl MaybeOutage for AdjustError {
         };
         match source.downcast_ref() {
             Some(Self::Unavailable(source)) => Some(source),
-            // Any other error inside is the store's answer, and so is a plain `Ambiguous`: the
-            // table at `not_corrected` in `composite/adjust.rs` lists them.
+            // Any other error inside is the store's answer, and so is an `Ambiguous` without an
+            // `AdjustError` inside: the table at `not_corrected` in `composite/adjust.rs` lists
+            // them.
             Some(_) => None,
             None => matches!(self, Self::Unavailable(_)).then_some(source),
         }

@@ -26,7 +26,7 @@ pub(crate) struct StoreHealth {
     pub(super) breaker: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
-    /// The number of leasing's calls that were answered when the last call failed.
+    /// The count of leasing's answered calls, as it stood when the last call failed.
     lease_answers: AtomicU64,
     /// True while the store is probed because a caller left.
     pub(super) is_probing_after_unfinished_call: AtomicBool,

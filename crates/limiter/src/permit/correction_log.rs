@@ -48,10 +48,10 @@ pub(super) struct CorrectionWrite {
     /// The surplus of its limits before this write: the part of the call's amounts that the bucket
     /// has taken already.
     surplus_used: Amounts,
-    /// The surplus of its limits if this write succeeds and the call fails as a whole. For an
-    /// adjustment, this is `surplus_used` plus `amounts`. Say a call adjusts by 10, and an earlier
-    /// failed call has left a surplus of 4: this write takes 6, and leaves a surplus of 10. For
-    /// giving back, it is empty.
+    /// The surplus that its limits will have in case this write succeeds, but the call fails in
+    /// another bucket. For an adjustment, this is `surplus_used` plus `amounts`. Say a call adjusts
+    /// by 10, and an earlier failed call has left a surplus of 4: this write takes 6, and leaves a
+    /// surplus of 10. For giving back, it is empty.
     surplus_left: Amounts,
     /// True if the write may have taken effect already.
     pub(super) is_in_doubt: bool,
