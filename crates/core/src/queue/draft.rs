@@ -16,8 +16,9 @@ use crate::{
 /// The demand of a write on one bucket: the sums over its requests, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// For each limit, the tokens that the balance must cover before anything is taken, together
-    /// with the refill and the returned tokens of this write ([`Debit::must_cover`]).
+    /// For each limit, the tokens that the balance must cover before anything is taken
+    /// ([`Debit::must_cover`]). The refill and the returned tokens of this write count as part of
+    /// the balance.
     pub(super) must_cover: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
@@ -43,9 +44,9 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: on a full bucket, such a debit may have no effect. It makes room, and the
-    /// next claim fills the room with refill that would have been lost otherwise. (A write with
-    /// conditions does not make such room: `take_unclaimed` says how.)
+    /// range. The price: the next claim may undo such a debit. A full bucket loses its refill for
+    /// lack of room. The debit makes room, so the next claim adds that refill after all. (A write
+    /// with conditions does not make such room: `take_unclaimed` says how.)
     pub(super) is_forced: bool,
 }
 

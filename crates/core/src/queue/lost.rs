@@ -36,9 +36,9 @@ impl<W> WriteQueue<W> {
     /// - It succeeded only because the item had none of these ids. So none of them had happened,
     ///   unless the item had forgotten its id by then (`may_have_forgotten`): then it is ambiguous.
     ///
-    /// The item may also seem to have forgotten an id that it never had: the image is from after
-    /// the fence, whose own ids may have pushed out all that was left of `ids_before`. Then a write
-    /// that had not happened counts as ambiguous.
+    /// A write that had not happened may count as ambiguous, too. The item may have had an id of
+    /// `ids_before` until the fence put its own ids in, and the image that is looked at here is
+    /// from after that.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.

@@ -30,8 +30,8 @@ pub(crate) struct Directory {
     /// Grows with every change of a record or of stored limits that this process made, and with
     /// every change of stored limits that it noticed.
     changes: AtomicU64,
-    /// Held by a request while it updates levels that are older here than in an item: one request
-    /// at a time.
+    /// Held by a request while it updates levels here, because an item follows newer ones: one
+    /// request at a time.
     pub(super) refreshes: Semaphore,
 }
 

@@ -28,7 +28,7 @@ use crate::table::{Consistency, Table};
 pub(super) enum Lookup {
     /// If the request asks for tokens of a limit that it does not bring along.
     WhereNeeded,
-    /// Always: the answer shows all limits.
+    /// Always: the caller wants all limits of the bucket.
     Always,
 }
 

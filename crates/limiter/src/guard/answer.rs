@@ -35,10 +35,10 @@ impl MaybeOutage for AdjustError {
         };
         match source.downcast_ref() {
             Some(Self::Unavailable(source)) => Some(source),
-            // Any other error inside is the store's answer, and so is an `Ambiguous` without an
-            // `AdjustError` inside: the table at `not_corrected` in `composite/adjust.rs` lists
-            // them.
+            // Any other error inside is the store's answer: the table at `not_corrected` in
+            // `composite/adjust.rs` lists them.
             Some(_) => None,
+            // An `Ambiguous` that holds no `AdjustError` is the store's answer, too.
             None => matches!(self, Self::Unavailable(_)).then_some(source),
         }
     }

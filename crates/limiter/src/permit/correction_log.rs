@@ -157,7 +157,8 @@ impl CorrectionLog {
                 self.in_doubt.push(write);
             }
             // The caller stopped waiting, and nothing tells if the write was made. Its refunds
-            // count as made. Its debits count as not made: the surplus that they used comes back.
+            // count as made. Its debits count as not made, so their part of `surplus_used` goes
+            // back to the surplus.
             None => {
                 let not_taken = owned(write.surplus_used.iter().filter(|(limit, _)| {
                     write.amounts.get(*limit).is_some_and(|by| *by > Millitokens::ZERO)
