@@ -14,7 +14,7 @@ use std::sync::Arc;
 use sluicegate_core::{
     Action, Amounts, Answer, CompositeBucket, Condition, Configuration, ContentionEstimate,
     KnownImage, LimitBalance, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules,
-    RulesHash, WritePath, WritePlan, extend,
+    RulesHash, StateOnLeave, WritePath, WritePlan, extend,
 };
 
 use self::fixtures::{T0, at, bucket_id, milli, name, rule};
@@ -449,4 +449,25 @@ fn a_refund_that_an_earlier_write_carried_stays_in_doubt() {
         };
         assert!(is_in_doubt, "{last:?}");
     }
+}
+
+/// Writes that never reached the table are no attempts, and leave nothing in doubt.
+#[test]
+fn a_refund_that_was_never_sent_waits_and_is_not_in_doubt() {
+    let item = remembering([11, 12, 13, 14]);
+    let mut process = seeing(&item);
+    process.queue.enter(corrects(1, &[("rpm", -3_000)], T0), (), at(T0));
+    for _ in 0..100 {
+        let Step::Writes(_) = process.step(Some(&item), at(T0)) else { panic!("a write") };
+        process.queue.answered(Answer::NotSent, at(T0));
+        assert!(process.queue.drain_resolved().is_empty());
+    }
+    assert_eq!(process.queue.leave(&id(1)).0, StateOnLeave::Nothing);
+
+    process.queue.enter(corrects(2, &[("rpm", -3_000)], T0), (), at(T0));
+    let Step::Writes(_) = process.step(Some(&item), at(T0)) else { panic!("a write") };
+    process.queue.answered(Answer::Lost, at(T0));
+    let Step::Writes(_) = process.step(Some(&item), at(T0)) else { panic!("a repetition") };
+    process.queue.answered(Answer::NotSent, at(T0));
+    assert_eq!(process.queue.leave(&id(2)).0, StateOnLeave::InDoubt, "of the first attempt");
 }

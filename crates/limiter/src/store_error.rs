@@ -64,6 +64,11 @@ pub(crate) fn copy_of(source: &BoxError) -> BoxError {
 #[error("the store answered that it failed")]
 pub struct StoreFailure(#[source] pub(crate) BoxError);
 
+/// The call never reached the store: no connection could be made.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no connection to the store")]
+pub(crate) struct NoConnection(#[source] pub(crate) BoxError);
+
 /// The text of an error and of its sources.
 pub(crate) fn described(error: &BoxError) -> String {
     let mut text = error.to_string();

@@ -5,6 +5,7 @@ mod denied;
 mod leased;
 mod local;
 mod matrix;
+mod no_connection;
 mod policy;
 mod pulse;
 mod servers;

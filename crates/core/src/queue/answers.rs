@@ -56,11 +56,14 @@ impl<W> WriteQueue<W> {
         match answer {
             Answer::Written(images) => self.written(images, now),
             Answer::ConditionFailed(found) => self.condition_failed(found, now),
-            Answer::Busy => {
+            Answer::Busy | Answer::NotSent => {
                 self.must_pause = true;
                 if self.shared.as_ref().is_some_and(|shared| !shared.is_in_doubt)
-                    && let Some(shared) = self.shared.take()
+                    && let Some(mut shared) = self.shared.take()
                 {
+                    for member in &mut shared.members {
+                        member.attempts -= u32::from(answer == Answer::NotSent);
+                    }
                     self.requeue(shared.members);
                 }
             }

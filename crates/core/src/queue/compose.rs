@@ -196,8 +196,9 @@ impl<W> WriteQueue<W> {
         let lender = lender.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         // No two plans under one id may share a generation: the token of a transaction is made of
         // both, and the table takes two transactions with one token for the same one. While a
-        // request is in the queue, its attempts only grow. If it leaves and enters again, they
-        // begin at zero. That does no harm, whatever became of an earlier plan under its id:
+        // request is in the queue, its attempts only grow. (A plan that was not sent does not
+        // count: the table never saw it.) If the request leaves and enters again, they begin at
+        // zero. That does no harm, whatever became of an earlier plan under its id:
         //
         // - It failed: it had no effect.
         // - It is lost: the id is unusable (`note_lost_id`), so a later write gets another one.

@@ -163,12 +163,17 @@ impl Lane {
             waiter.cost.read_units += reply.read_units * share;
         }
         program_metrics::spent(reply.write_units, reply.read_units);
-        if reply.answer == Answer::Lost {
-            state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
-        } else {
-            state.quickest = state.quickest.min(took);
-            state.replies += 1;
-            state.answer_time = ANSWER_TIME_MIN.max(took.saturating_mul(2)).min(ANSWER_TIME_MAX);
+        match reply.answer {
+            Answer::Lost => {
+                state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
+            }
+            Answer::NotSent => {}
+            _ => {
+                state.quickest = state.quickest.min(took);
+                state.replies += 1;
+                let twice = took.saturating_mul(2);
+                state.answer_time = ANSWER_TIME_MIN.max(twice).min(ANSWER_TIME_MAX);
+            }
         }
         if matches!(
             reply.answer,

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use sluicegate_core::{Answer, BucketId, Counts, Outcome, Write};
 
 use crate::cost::Cost;
+use crate::store_error::NoConnection;
 use crate::table::{Mark, TableError};
 
 /// A call of a lane.
@@ -47,6 +48,7 @@ impl TableReply {
     pub(super) fn of_error(table_error: TableError) -> Self {
         let answer = match table_error {
             TableError::Conflict | TableError::Throttled(_) => Answer::Busy,
+            TableError::Unconfirmed(ref source) if source.is::<NoConnection>() => Answer::NotSent,
             TableError::Unconfirmed(_) => Answer::Lost,
             TableError::Setup(_) => Answer::TableUnusable,
         };

@@ -1,10 +1,12 @@
 //! Sorts an error of DynamoDB by its meaning for the write that met it.
 
+use std::io::ErrorKind;
+
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate_core::ErrorClass;
 
-use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::store_error::{BoxError, NoConnection, SetupError, StoreFailure};
 use crate::table::{TableError, WriteError};
 
 /// An answer of 200 without the requested data: it may come from something other than DynamoDB, so
@@ -34,8 +36,23 @@ where
         Some(class) => of_class(table, class, error.into()),
         // There are no credentials or no region: a repetition fails too.
         None if is_of_caller(&error) => SetupError::Rejected(error.into()).into(),
+        None if has_no_connection(&error) => {
+            TableError::Unconfirmed(NoConnection(error.into()).into())
+        }
         None => TableError::Unconfirmed(error.into()),
     }
+}
+
+/// True if the request was not sent because no connection could be made. The calls of a table are
+/// not repeated by the SDK, so no earlier attempt of the call was sent either.
+fn has_no_connection(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
+        let io_error = error.downcast_ref::<std::io::Error>();
+        io_error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            // The SDK's default client says so for names that do not resolve and for failed
+            // handshakes, too. It has no public type for it.
+            || error.to_string() == "client error (Connect)"
+    })
 }
 
 /// True if the request could not be sent for a reason that lies with the caller.

@@ -109,7 +109,7 @@ async fn a_rolling_restart_of_two_replicas_loses_nothing() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let mut many = rules();
-        many["envoy"]["domains"][0]["rules"][1]["limits"] = json!(["rph=1000/h"]);
+        many["envoy"]["domains"][0]["rules"][1]["limits"] = json!(["rph=1000/never"]);
         let start = async |address| {
             let mut config = config(many.clone());
             config.listen.address = address;
@@ -144,10 +144,9 @@ async fn a_rolling_restart_of_two_replicas_loses_nothing() {
         let limits = shown["buckets"][0]["limits"].as_array().unwrap();
         let left =
             limits.iter().find(|limit| limit["limit"] == "rph").unwrap()["available"].as_f64();
-        // The limit refills by one in 3.6 seconds.
-        let taken = 1_000.0 - left.unwrap();
-        assert!((f64::from(granted) - taken).abs() < 10.0, "{granted} granted, {taken} taken");
-        assert!((1_000..1_010).contains(&granted), "{granted} granted");
+        assert_eq!(left, Some(0.0));
+        // A request that was not decided may have taken its token.
+        assert!((1_000 - failed..=1_000).contains(&granted), "{granted} granted");
         assert!(failed <= REQUESTS / 50, "{failed} requests were not decided");
     })
     .await;
