@@ -11,7 +11,7 @@ from ._options import Options as Options
 from ._options import Settings as Settings
 
 Amount = int | Decimal | str
-"""An amount of a limit: tokens, or money in the currency's unit. Exact, so no ``float`` with an exponent."""
+"""An amount of a limit: tokens, or money in the currency's unit. Exact, so no ``float``."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -25,10 +25,12 @@ def dynamodb(
     region: str | None = None,
     **settings: Unpack[Settings],
 ) -> Limiter:
-    """A limiter on a DynamoDB table. Region and credentials come from the AWS environment."""
+    """A limiter on a DynamoDB table. Region and credentials come from the AWS environment. An engine on
+    loopback needs no region."""
 
 def redis(url: str, **settings: Unpack[Settings]) -> Limiter:
-    """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``."""
+    """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``. TLS (``rediss://``) is not
+    supported."""
 
 def local(
     *, table: str = "sluicegate-limits", windows: str = "hour,day", data: str | PathLike[str] | None = None

@@ -12,8 +12,14 @@
 Every response to a limited request whose balances are known has the fields ``RateLimit-Policy`` and
 ``RateLimit`` of draft-ietf-httpapi-ratelimit-headers-10, as the crate ``sluicegate-tower`` sends them. A
 refusal is a problem (RFC 9457): 429 with ``Retry-After``; 400 if it asks for more than a limit ever
-grants; 500 if a limit is unknown; 503 if the store did not decide, and tokens may have been taken. A handler corrects the cost by
-``scope["state"]["permit"]`` (``request.state.permit``).
+grants; 500 if a limit is unknown; 503 if the store did not decide, and tokens may have been taken.
+
+A handler corrects the cost by ``scope["state"]["permit"]`` (``request.state.permit``), or gives it back by
+``await permit.release()``. The middleware does neither: tokens stay taken if the handler raises, too.
+There is no permit in a request that is not limited.
+
+A limiter is made after a fork: in a server that loads the application before it forks
+(``gunicorn --preload``), each worker needs its own application.
 Only HTTP requests are limited, no websockets.
 """
 

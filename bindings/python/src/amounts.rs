@@ -1,7 +1,8 @@
 //! Amounts of limits, as Python gives them: whole numbers, `Decimal`s, or texts; exact.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyMapping, PyString};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyMapping, PyString};
 use sluicegate::AcquireRequest;
 use sluicegate::types::{Amounts, LimitName, Millitokens};
 use sluicegate_core::{parse_amount, whole_amount};
@@ -49,7 +50,8 @@ fn whole(limit: &Bound<'_, PyAny>, amount: &Bound<'_, PyAny>) -> Option<(LimitNa
 /// Reads amounts by limit.
 ///
 /// # Errors
-/// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping.
+/// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping, and for
+/// a `float`.
 fn read(given: &Bound<'_, PyAny>) -> PyResult<Amounts> {
     let items = given.cast::<PyMapping>()?.items()?;
     let items = items.iter().map(|item| {
@@ -67,6 +69,12 @@ pub(crate) fn keywords(given: Option<&Bound<'_, PyDict>>) -> PyResult<Amounts> {
 fn one(limit: &Bound<'_, PyAny>, amount: &Bound<'_, PyAny>) -> PyResult<(LimitName, Millitokens)> {
     let limit: &str = limit.extract()?;
     let name = LimitName::new(limit).map_err(invalid)?;
+    if amount.is_instance_of::<PyFloat>() {
+        // By its text, 0.1 would be an amount, and 0.1 + 0.2 would not.
+        return Err(PyTypeError::new_err(format!(
+            "the amount of {limit:?} is a float, which is not exact: round it, like round(Decimal(cost), 9)"
+        )));
+    }
     let text = text_of(amount)?;
     let milli = parse_amount(limit, &text).and_then(|milli| i64::try_from(milli).ok());
     let amount = milli.and_then(|milli| Millitokens::new(milli).ok());

@@ -12,7 +12,12 @@ use sluicegate::{AcquireError, AdjustError};
 
 use crate::status::{LimitStatus, statuses};
 
-create_exception!(sluicegate, SluicegateError, PyException, "The base of all exceptions here.");
+create_exception!(
+    sluicegate,
+    SluicegateError,
+    PyException,
+    "The base of all exceptions here, but for `InvalidRequestError` and `InvalidLimitError`."
+);
 create_exception!(
     sluicegate,
     LimitExceededError,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_config::Region;
 use aws_sdk_dynamodb::config::IdentityCache;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -10,11 +11,12 @@ use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
 use sluicegate::settings::Mode;
 use sluicegate::{DynamoStore, MemoryStore};
-use sluicegate_local::client::ReadOnce;
+use sluicegate_local::client::{REGION, ReadOnce};
+use sluicegate_local::is_loopback;
 
 use crate::acquire::Acquire;
 use crate::call::{Begin, Call, ready};
-use crate::errors::{invalid_request, of_acquire};
+use crate::errors::{InvalidRequestError, invalid_request, of_acquire};
 use crate::limit::{limits, time};
 use crate::options::{Settings, request};
 use crate::permit::Permit;
@@ -88,6 +90,12 @@ pub(crate) fn dynamodb(
     settings: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Limiter> {
     let (home, settings) = (Home::here(py)?, Settings::read(settings)?);
+    let is_url = |text: &String| text.starts_with("http://") || text.starts_with("https://");
+    if let Some(other) = endpoint_url.as_ref().filter(|text| !is_url(text)) {
+        return Err(InvalidRequestError::new_err(format!(
+            "the endpoint is {other:?}: give a URL like http://127.0.0.1:8000"
+        )));
+    }
     let config = home.wait(py, async {
         let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
             .http_client(sluicegate_processor::https_client());
@@ -95,14 +103,22 @@ pub(crate) fn dynamodb(
             loader = loader.endpoint_url(url);
         }
         if let Some(region) = region {
-            loader = loader.region(aws_config::Region::new(region));
+            loader = loader.region(Region::new(region));
         }
         loader.load().await
+    })?;
+    let on_loopback = config.endpoint_url().is_some_and(is_loopback);
+    let region = config.region().cloned().or(on_loopback.then_some(Region::from_static(REGION)));
+    let region = region.ok_or_else(|| {
+        InvalidRequestError::new_err(format!(
+            "no region is set: give region={REGION:?}, or set AWS_REGION"
+        ))
     })?;
     // Programs in Python change their environment. Without this, credentials that do not expire
     // would be read from it again every 15 minutes.
     let read_once = IdentityCache::lazy().default_expiration(CREDENTIALS_KEPT).build();
     let config = aws_sdk_dynamodb::config::Builder::from(&config)
+        .region(region)
         .identity_cache(read_once)
         .interceptor(ReadOnce::new("dynamodb", aws_sdk_dynamodb::meta::PKG_VERSION));
     let client = aws_sdk_dynamodb::Client::from_conf(config.build());

@@ -276,6 +276,21 @@ def test_a_correction_that_is_repeated_meanwhile_is_made_once(sluicegate_local: 
     assert left[0].available == 7000
 
 
+def test_an_endpoint_and_a_region_are_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for endpoint in ("127.0.0.1:8000", "nonsense", ""):
+        with pytest.raises(sluicegate.InvalidRequestError, match="give a URL like http://127.0.0.1:8000"):
+            sluicegate.dynamodb("t", endpoint_url=endpoint)
+    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    with pytest.raises(sluicegate.InvalidRequestError, match="no region is set: give region=.*AWS_REGION"):
+        sluicegate.dynamodb("t")
+    limiter = sluicegate.dynamodb("t", endpoint_url="http://127.0.0.1:1", on_unavailable="deny")
+    with pytest.raises(sluicegate.UnavailableError):
+        limiter.acquire("u", "r", {"rpm": 1}, limits=["rpm=1/min"]).sync()
+
+
 def test_a_wait_beyond_every_timedelta_is_cut() -> None:
     limiter = sluicegate.memory(limits=["rpm=1/365d,burst=10000000"])
     limiter.acquire("u", "r", {"rpm": 10_000_000}).sync()
@@ -290,6 +305,18 @@ def test_a_decimal_that_is_no_amount_is_refused_at_once(amount: str) -> None:
     with pytest.raises(sluicegate.InvalidRequestError, match="give a number") as refused:
         limiter.acquire("u", "r", {"rpm": Decimal(amount)})
     assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("amount", [0.5, 2.5e-06, 0.1 + 0.2, float("nan")])
+def test_a_float_is_no_amount_whatever_its_value(amount: float) -> None:
+    limiter = sluicegate.memory(limits=["usd=100/never"])
+    with pytest.raises(TypeError, match=r"round\(Decimal\(cost\), 9\)"):
+        limiter.acquire("u", "r", {"usd": amount})  # type: ignore[dict-item]
+    permit = limiter.acquire("u", "r", {"usd": 1}).sync()
+    with pytest.raises(TypeError, match='the amount of "usd" is a float'):
+        permit.correct_to(usd=amount)  # type: ignore[arg-type]
+    permit.correct_to(usd=round(Decimal(0.1 + 0.2), 9)).sync()
+    assert limiter.peek("u", "r").sync()[0].available == Decimal("99.7")
 
 
 def test_zeros_at_the_end_of_a_decimal_change_nothing() -> None:

@@ -19,7 +19,7 @@ use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::{ConfigStore, Reader};
 use sluicegate::{DynamoStore, Limiter, OnUnavailable};
 use sluicegate_core::keys::COMPOSITE_SCHEMA;
-use sluicegate_local::is_loopback_host;
+use sluicegate_local::is_loopback;
 use sluicegate_processor::{chain, https_client};
 
 use crate::error::CliError;
@@ -201,18 +201,12 @@ async fn region(options: &Options) -> Option<Region> {
     let chain = RegionProviderChain::first_try(named)
         .or_else(EnvironmentVariableRegionProvider::new())
         .or_else(profile.build());
-    if is_loopback(options) {
+    if options.endpoint().is_some_and(|url| is_loopback(&url)) {
         chain.or_else(Region::from_static(LOOPBACK_REGION)).region().await
     } else {
         let http = ProviderConfig::default().with_http_client(https_client());
         chain.or_else(ImdsRegionProvider::builder().configure(&http).build()).region().await
     }
-}
-
-/// True if the endpoint that the command line or the environment names is on this machine.
-fn is_loopback(options: &Options) -> bool {
-    let uri: Option<http::Uri> = options.endpoint().and_then(|url| url.parse().ok());
-    uri.as_ref().and_then(http::Uri::host).is_some_and(is_loopback_host)
 }
 
 /// Asks for credentials once, so that their absence gets an error of its own and not that of a

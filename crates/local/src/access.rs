@@ -30,7 +30,11 @@ pub(crate) fn refusal(uri: &Uri, headers: &HeaderMap) -> Option<String> {
 /// True if a URL's host names this machine without a resolver: `localhost`, or a loopback address,
 /// an IPv6 one in brackets.
 #[must_use]
-pub fn is_loopback_host(host: &str) -> bool {
+pub fn is_loopback(url: &str) -> bool {
+    url.parse::<Uri>().is_ok_and(|url| url.host().is_some_and(is_loopback_host))
+}
+
+fn is_loopback_host(host: &str) -> bool {
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())

@@ -19,7 +19,7 @@ mod sqlite;
 mod stack;
 pub mod table;
 
-pub use access::is_loopback_host;
+pub use access::is_loopback;
 pub use engine::{EmbeddedEngine, Storage};
 pub use error::{BoxError, Error};
 pub use function::{InProcess, Observer};
