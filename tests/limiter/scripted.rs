@@ -26,6 +26,8 @@ pub(crate) enum Act {
     Deny,
     /// The table answers that it is throttled.
     Throttle,
+    /// The same, after this time.
+    ThrottleAfter(Duration),
 }
 
 /// A table in memory whose next calls are treated as the script says; without one they are
@@ -80,6 +82,10 @@ impl Scripted {
                 Err(TableError::Unconfirmed("the connection was closed".into()).into())
             }
             Act::Deny => Err(TableError::Setup(SetupError::Denied("no permission".into())).into()),
+            Act::ThrottleAfter(time) => {
+                tokio::time::sleep(time).await;
+                Err(TableError::Throttled("more than it takes".into()).into())
+            }
             Act::Throttle => Err(TableError::Throttled("more than it takes".into()).into()),
         }
     }

@@ -16,9 +16,10 @@ pub(super) const ATTEMPTS_BEFORE_FORCED: u32 = 12;
 /// The same as `ATTEMPTS_MAX`, for a lease whose tokens no caller waits for. The number is small
 /// because other requests may need these tokens now.
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
-/// Lost writes that one write can fence. Their two ids and its own leave one of the item's four
-/// places to an id from before the lost writes. While the item has that old id, it has dropped no
-/// newer id, so a lost write whose id is absent did not happen (`may_have_forgotten`).
+/// Lost writes that one write can fence. An item has places for four ids. The fence takes three:
+/// for the ids of the two lost writes, and for its own. The fourth keeps an id from before the lost
+/// writes. While the item has that old id, it has dropped no newer id, so a lost write whose id is
+/// absent did not happen (`may_have_forgotten`).
 pub(super) const FENCED_OFF_MAX: usize = 2;
 /// Ids of lost writes that a queue remembers, besides those that an item has or a fence may put
 /// there: twice as many as an item remembers.

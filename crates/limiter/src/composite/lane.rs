@@ -58,6 +58,8 @@ pub(super) struct LaneState {
     /// The error of the last call whose end a leader saw; a call that was dropped changes nothing
     /// here. After [`TableError::Unconfirmed`] the table may have done it.
     pub(super) table_error: Option<Arc<TableError>>,
+    /// The duration of the newest call that ended with an answer or without a connection.
+    pub(super) took: Duration,
     /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,
     /// The time that the next answer may take. After it, the leader asks again, because all callers
@@ -98,6 +100,7 @@ impl Lane {
             leader_due_at: None,
             term: 0,
             table_error: None,
+            took: Duration::ZERO,
             quickest: QUICKEST_MAX,
             answer_time: ANSWER_TIME_MIN,
             replies: 0,
@@ -167,8 +170,9 @@ impl Lane {
             Answer::Lost => {
                 state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
             }
-            Answer::NotSent => {}
+            Answer::NotSent => state.took = took,
             _ => {
+                state.took = took;
                 state.quickest = state.quickest.min(took);
                 state.replies += 1;
                 let twice = took.saturating_mul(2);

@@ -54,13 +54,14 @@ impl Lane {
 /// The one timer of a caller: registering another may cost a system call.
 pub(super) struct Timer<'a> {
     sleep: Pin<&'a mut Sleep>,
+    starts_at: Instant,
     ends_at: Instant,
     was_starved: bool,
 }
 
 impl<'a> Timer<'a> {
-    pub(super) const fn new(sleep: Pin<&'a mut Sleep>, ends_at: Instant) -> Self {
-        Self { sleep, ends_at, was_starved: false }
+    pub(super) fn new(sleep: Pin<&'a mut Sleep>, ends_at: Instant) -> Self {
+        Self { sleep, starts_at: Instant::now(), ends_at, was_starved: false }
     }
 
     /// Waits until an instant, or until the caller's deadline if that is earlier.
@@ -70,6 +71,13 @@ impl<'a> Timer<'a> {
             self.sleep.as_mut().reset(instant);
         }
         self.sleep.as_mut().await;
+    }
+
+    /// True if less than `time` is left, after more than that has passed. A caller that comes with
+    /// little time gets its attempt.
+    fn is_too_late_for(&self, time: Duration) -> bool {
+        let now = Instant::now();
+        self.ends_at < now + time && self.starts_at + time < now
     }
 
     /// True if the caller's time is over. If the process had no processor time at the deadline, an
@@ -154,6 +162,10 @@ impl Leader<'_> {
                 let state = &mut *state;
                 if state.term != self.term {
                     return true;
+                }
+                // A write whose answer comes after the deadline would leave its requests in doubt.
+                if timer.is_too_late_for(2 * state.took) {
+                    return false;
                 }
                 self.lane.adopt_images(state);
                 state.last_event_at = clock.now();
