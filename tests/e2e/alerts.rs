@@ -412,7 +412,7 @@ async fn alerts_of_other_windows_are_made_while_one_cannot_be_written() {
             _ => Fault::None,
         });
         let batch: Records = (0..40).map(|n| acquire(&format!("u{n}"), n, 0, 9_000)).collect();
-        let outcome = processor.handle(&batch, soon(3)).await;
+        let outcome = processor.handle(&batch, soon(6)).await;
         assert_eq!((outcome.report.alerts, outcome.report.retryable_failures), (78, 2));
     })
     .await;

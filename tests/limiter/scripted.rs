@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::error::SetupError;
+use sluicegate::error::{NoConnection, SetupError};
 use sluicegate::store::TableError;
 
 use crate::intercept::{Call, intercepting};
@@ -26,8 +26,8 @@ pub(crate) enum Act {
     Deny,
     /// The table answers that it is throttled.
     Throttle,
-    /// The same, after this time.
-    ThrottleAfter(Duration),
+    /// It finds no connection, after this time.
+    Refuse(Duration),
 }
 
 /// A table in memory whose next calls are treated as the script says; without one they are
@@ -82,9 +82,9 @@ impl Scripted {
                 Err(TableError::Unconfirmed("the connection was closed".into()).into())
             }
             Act::Deny => Err(TableError::Setup(SetupError::Denied("no permission".into())).into()),
-            Act::ThrottleAfter(time) => {
+            Act::Refuse(time) => {
                 tokio::time::sleep(time).await;
-                Err(TableError::Throttled("more than it takes".into()).into())
+                Err(TableError::Unconfirmed(NoConnection("refused".into()).into()).into())
             }
             Act::Throttle => Err(TableError::Throttled("more than it takes".into()).into()),
         }

@@ -76,24 +76,27 @@ async fn waiter_behind_a_throttled_claim_is_contended() {
     }
 }
 
-/// Nobody sends a last attempt whose answer would come after the deadline: neither the one that
-/// leads, nor those that lead when it has left.
+/// Nobody tries again just before the deadline: neither the one that leads, nor those that lead
+/// when it has left.
 #[tokio::test(start_paused = true)]
-async fn corrections_that_a_throttled_table_refused_are_not_ambiguous() {
-    let (table, _, limiter) = used().await;
-    let mut permits = Vec::new();
-    for _ in 0..5 {
-        // The deadline of its corrections, too: it ends before their attempts.
-        permits.push(ask!(limiter, 2).deadline(Duration::from_millis(500)).await.unwrap());
-    }
-    table.always(Act::ThrottleAfter(Duration::from_millis(20)));
-    for _ in 0..10 {
+async fn corrections_without_a_connection_are_not_ambiguous() {
+    // Each with a breaker of its own, which is closed.
+    for _ in 0..20 {
+        let (table, _, limiter) = used().await;
+        let mut permits = Vec::new();
+        for _ in 0..5 {
+            // The deadline of its corrections, too.
+            permits.push(ask!(limiter, 2).deadline(Duration::from_millis(500)).await.unwrap());
+        }
+        table.always(Act::Refuse(Duration::from_millis(20)));
         let corrections = permits.iter().map(|permit| permit.adjust("rpm", -1));
         for result in futures_util::future::join_all(corrections).await {
-            assert!(matches!(result, Err(AdjustError::Contended)), "{result:?}");
+            let failed = result.unwrap_err();
+            assert!(matches!(failed, AdjustError::Unavailable(_)), "{failed:?}");
+            assert!(!failed.may_have_been_made(), "{failed:?}");
         }
+        assert_eq!(limiter.counters().ambiguous.get(), 0);
     }
-    assert_eq!(limiter.counters().ambiguous.get(), 0);
 }
 
 /// The tokens that the first would take are all that the second lacks, and the first one's result

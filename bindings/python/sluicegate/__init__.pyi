@@ -25,8 +25,8 @@ def dynamodb(
     region: str | None = None,
     **settings: Unpack[Settings],
 ) -> Limiter:
-    """A limiter on a DynamoDB table. Region and credentials come from the AWS environment. An engine on
-    loopback needs no region."""
+    """A limiter on a DynamoDB table. Region and credentials come from the AWS environment. An
+    ``endpoint_url`` on loopback needs no region."""
 
 def redis(url: str, **settings: Unpack[Settings]) -> Limiter:
     """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``. TLS (``rediss://``) is not

@@ -13,7 +13,8 @@ use crate::errors::{InvalidRequestError, invalid};
 /// Adds amounts by limit to a request: tokens, or money in the currency's unit. Zeros are left out.
 ///
 /// # Errors
-/// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping.
+/// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping, and
+/// for a `float`.
 pub(crate) fn consume(
     request: AcquireRequest<()>,
     given: &Bound<'_, PyAny>,

@@ -8,7 +8,7 @@ pub use sluicegate_core::{
 };
 
 pub use crate::limit::InvalidLimit;
-pub use crate::store_error::{BoxError, SetupError, StoreFailure};
+pub use crate::store_error::{BoxError, NoConnection, SetupError, StoreFailure};
 
 /// The reason why an acquire granted nothing. No balance changed, except where
 /// [`Unavailable`](Self::Unavailable), [`Contended`](Self::Contended) and

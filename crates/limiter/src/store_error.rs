@@ -64,10 +64,10 @@ pub(crate) fn copy_of(source: &BoxError) -> BoxError {
 #[error("the store answered that it failed")]
 pub struct StoreFailure(#[source] pub(crate) BoxError);
 
-/// The call never reached the store: no connection could be made.
+/// The call never reached the store, because no connection could be made: nothing was done.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no connection to the store")]
-pub(crate) struct NoConnection(#[source] pub(crate) BoxError);
+pub struct NoConnection(#[source] pub BoxError);
 
 /// The text of an error and of its sources.
 pub(crate) fn described(error: &BoxError) -> String {

@@ -138,7 +138,7 @@ pub enum TableError {
     Throttled(#[source] BoxError),
     /// There was no answer, or none that says if the write was done. The source is a
     /// [`StoreFailure`](crate::error::StoreFailure) if the table answered that it failed, and a
-    /// `NoConnection` if no connection could be made: then nothing was done.
+    /// [`NoConnection`](crate::error::NoConnection) if none could be made: then nothing was done.
     #[error("the table does not answer, or failed")]
     Unconfirmed(#[source] BoxError),
     /// Access is denied, the table does not exist, or the request is invalid: a repetition fails

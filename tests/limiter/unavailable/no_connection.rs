@@ -33,6 +33,7 @@ async fn corrections_that_no_connection_carried_are_repeated() {
         for _ in 0..2 {
             let failed = permit.adjust("q", -7).await.unwrap_err();
             assert!(matches!(failed, AdjustError::Unavailable(_)), "{failed:?}");
+            assert!(!failed.may_have_been_made(), "{failed:?}");
         }
         assert!(ask().await.is_err());
         // By then, the patient one has had more attempts than a contended write may have.

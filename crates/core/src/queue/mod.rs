@@ -32,7 +32,7 @@
 //!
 //! | state | held in | next state, with the file that decides |
 //! |---|---|---|
-//! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: done if the image shows its id; otherwise its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`); the table was busy: its requests wait again, or it is in doubt if an earlier attempt is (`answered_write`); the table cannot be used: its requests fail (`fail_write`) |
+//! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: done if the image shows its id; otherwise its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`); the table was busy, or was not reached: its requests wait again, or it is in doubt if an earlier attempt is (`answered_write`); the table cannot be used: its requests fail (`fail_write`) |
 //! | in doubt | `shared`, `is_in_doubt` | sent again under its id: in flight (`compose.rs`, `repeat`); an image shows its id: done (`lost.rs`, `conclude_by_image`); it cannot be sent again: abandoned, its requests wait again (`give_up_write`) |
 //! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write that carries requests, which is its fence, succeeds: the abandoned one did not happen, or nothing can tell any more (`end_abandoned`); too many are abandoned: the oldest counts as ambiguous (`forget_surplus_abandoned`) |
 //!

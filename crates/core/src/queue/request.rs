@@ -158,7 +158,8 @@ pub enum Answer {
     ConditionFailed(Vec<Option<Option<Arc<CompositeBucket>>>>),
     /// Nothing was done; the same call may succeed in a moment.
     Busy,
-    /// The call never reached the table: nothing was done. The write does not count as an attempt.
+    /// The call never reached the table: nothing was done. Unless an earlier attempt of the write
+    /// is in doubt, the write does not count as an attempt.
     NotSent,
     /// No answer says if the call was carried out: there was silence, or the store failed. It may
     /// have been, or may still be.

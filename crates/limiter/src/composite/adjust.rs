@@ -91,7 +91,12 @@ impl<T: Table> CompositeStore<T> {
         // repetition takes a debit twice at worst.
         let may_repeat = correction.mark.is_some() || !gives_back(correction.amounts);
         let error = match effect {
-            Effect::None => return error.into(),
+            Effect::None => {
+                return match error {
+                    AcquireError::Unavailable(source) => AdjustError::not_sent(source),
+                    error => error.into(),
+                };
+            }
             Effect::InDoubt if may_repeat => error.into(),
             Effect::InDoubt => {
                 self.counters.ambiguous.add(1);

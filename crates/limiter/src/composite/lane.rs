@@ -56,10 +56,11 @@ pub(super) struct LaneState {
     /// Counts the leaders.
     pub(super) term: u64,
     /// The error of the last call whose end a leader saw; a call that was dropped changes nothing
-    /// here. After [`TableError::Unconfirmed`] the table may have done it.
+    /// here. After [`TableError::Unconfirmed`] the table may have done it, unless a
+    /// [`NoConnection`](crate::error::NoConnection) is inside.
     pub(super) table_error: Option<Arc<TableError>>,
-    /// The duration of the newest call that ended with an answer or without a connection.
-    pub(super) took: Duration,
+    /// The duration of the last call whose end a leader saw, if that call found no connection.
+    pub(super) refused_in: Option<Duration>,
     /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,
     /// The time that the next answer may take. After it, the leader asks again, because all callers
@@ -100,7 +101,7 @@ impl Lane {
             leader_due_at: None,
             term: 0,
             table_error: None,
-            took: Duration::ZERO,
+            refused_in: None,
             quickest: QUICKEST_MAX,
             answer_time: ANSWER_TIME_MIN,
             replies: 0,
@@ -166,13 +167,13 @@ impl Lane {
             waiter.cost.read_units += reply.read_units * share;
         }
         program_metrics::spent(reply.write_units, reply.read_units);
+        state.refused_in = (reply.answer == Answer::NotSent).then_some(took);
         match reply.answer {
             Answer::Lost => {
                 state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
             }
-            Answer::NotSent => state.took = took,
+            Answer::NotSent => {}
             _ => {
-                state.took = took;
                 state.quickest = state.quickest.min(took);
                 state.replies += 1;
                 let twice = took.saturating_mul(2);

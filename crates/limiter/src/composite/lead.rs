@@ -163,8 +163,9 @@ impl Leader<'_> {
                 if state.term != self.term {
                     return true;
                 }
-                // A write whose answer comes after the deadline would leave its requests in doubt.
-                if timer.is_too_late_for(2 * state.took) {
+                // There was no connection just now. A write that tries again, and is in flight at
+                // the deadline, would leave its requests in doubt.
+                if state.refused_in.is_some_and(|took| timer.is_too_late_for(2 * took)) {
                     return false;
                 }
                 self.lane.adopt_images(state);

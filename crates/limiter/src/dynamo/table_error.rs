@@ -50,7 +50,7 @@ fn has_no_connection(error: &(dyn std::error::Error + 'static)) -> bool {
         let io_error = error.downcast_ref::<std::io::Error>();
         io_error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
             // The SDK's default client says so for names that do not resolve and for failed
-            // handshakes, too. It has no public type for it.
+            // handshakes, too. The type behind it is of hyper-util, which is no dependency here.
             || error.to_string() == "client error (Connect)"
     })
 }
