@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use sluicegate::{AdjustError, Limit, Limiter, OnUnavailable};
+use sluicegate::{AdjustError, Limit, Limiter, OnUnavailable, Permit};
 use sluicegate_testkit::Wire;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -30,11 +30,7 @@ async fn corrections_that_no_connection_carried_are_repeated() {
     // request into that one would be in doubt.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let (adjusted, ()) = tokio::join!(patient.adjust("q", -7), async {
-        for _ in 0..2 {
-            let failed = permit.adjust("q", -7).await.unwrap_err();
-            assert!(matches!(failed, AdjustError::Unavailable(_)), "{failed:?}");
-            assert!(!failed.may_have_been_made(), "{failed:?}");
-        }
+        not_sent(&permit).await;
         assert!(ask().await.is_err());
         // By then, the patient one has had more attempts than a contended write may have.
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -47,12 +43,33 @@ async fn corrections_that_no_connection_carried_are_repeated() {
         assert!(start.elapsed() < Duration::from_secs(10));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(limiter.counters().ambiguous.get(), 0);
     // The acquire that failed took nothing.
     let other = Limiter::new(server.store(server.address()));
     let status = other.peek("u", "r").await.unwrap();
     assert_eq!(status[0].available.get(), 94_000);
     server.end().await;
+}
+
+/// Corrects the permit until two of the corrections end as not sent.
+///
+/// On a busy machine, a call may still be looking for a connection when its caller's deadline ends,
+/// and is then in doubt.
+async fn not_sent(permit: &Permit) {
+    let mut not_sent = 0;
+    for _ in 0..10 {
+        match permit.adjust("q", -7).await.unwrap_err() {
+            AdjustError::Ambiguous(_) => continue,
+            failed => {
+                assert!(matches!(failed, AdjustError::Unavailable(_)), "{failed:?}");
+                assert!(!failed.may_have_been_made(), "{failed:?}");
+            }
+        }
+        not_sent += 1;
+        if not_sent == 2 {
+            return;
+        }
+    }
+    panic!("{not_sent} of ten corrections were not sent");
 }
 
 /// Listens at an address again, and passes everything on.

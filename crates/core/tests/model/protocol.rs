@@ -1,6 +1,6 @@
 //! The protocol as a state machine: what may happen next, in every order.
 
-use sluicegate_core::Amounts;
+use sluicegate_core::{Amounts, Answer};
 use stateright::{Model, Property};
 
 use super::support::{Purpose, Reply, Request, Scenario, System, Violation, request_id};
@@ -176,7 +176,7 @@ impl Model for Protocol {
             }
             Action::Throttle(flight) => {
                 state.faults.throttled -= 1;
-                system.throttle(flight);
+                system.reject(flight, Answer::Busy);
                 Ok(())
             }
             Action::Tick => {

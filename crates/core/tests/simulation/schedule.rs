@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LimitBalance, Rule, Rules,
+    Amounts, Answer, BucketId, CompositeBucket, Configuration, LimitBalance, Rule, Rules,
 };
 
 use super::rng::Rng;
@@ -255,7 +255,10 @@ impl Schedule {
 
     fn resolve(&mut self, flight: usize) -> Result<(), Violation> {
         match self.rng.below(16) {
-            0 => self.system.throttle(flight),
+            0 => {
+                let answer = if self.rng.once_in(2) { Answer::NotSent } else { Answer::Busy };
+                self.system.reject(flight, answer);
+            }
             1 => self.system.time_out(flight),
             2 => self.system.land(&self.scenario, flight, Reply::Lost)?,
             _ => self.system.land(&self.scenario, flight, Reply::Delivered)?,

@@ -293,10 +293,10 @@ impl System {
         self.act(scenario, index, false)
     }
 
-    /// A write does not reach the table, and its process is told so.
-    pub(crate) fn throttle(&mut self, flight: usize) {
+    /// A write does not reach the table, and its process gets an answer that says so.
+    pub(crate) fn reject(&mut self, flight: usize, answer: Answer) {
         if let Some(index) = self.flights.remove(flight).waiting {
-            self.answer(index, Answer::Busy);
+            self.answer(index, answer);
         }
     }
 
