@@ -4,6 +4,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, StreamSpecification};
 use sluicegate::dynamo::{DynamoTable, create_table};
 use sluicegate::{CompositeStore, Limit, Limiter, OnUnavailable};
@@ -120,36 +121,48 @@ async fn it_follows_the_stream_until_it_is_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_when_the_stream_that_it_follows_has_ended() {
+async fn it_ends_when_the_stream_that_it_follows_is_switched_off() {
+    it_ends_after("is switched off", async |client, table| {
+        let off = StreamSpecification::builder().stream_enabled(false).build().unwrap();
+        let update = client.update_table().table_name(table).stream_specification(off);
+        update.send().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_when_the_stream_that_it_follows_is_replaced() {
+    it_ends_after("has a new stream", async |client, table| {
+        client.delete_table().table_name(table).send().await.unwrap();
+        create_table(client, table).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_when_the_table_is_deleted() {
+    it_ends_after("was deleted", async |client, table| {
+        client.delete_table().table_name(table).send().await.unwrap();
+    })
+    .await;
+}
+
+async fn it_ends_after(why: &str, end: impl AsyncFn(&Client, &str)) {
     on_every_engine(async |engine, table| {
-        for why in ["is switched off", "has a new stream", "was deleted"] {
-            let mut child = process(engine, table, &[]).spawn().unwrap();
-            acquire(engine, table, 1).await;
-            // It follows the stream that is about to end.
-            while counted(engine, table).await == 0 {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            if why == "is switched off" {
-                let off = StreamSpecification::builder().stream_enabled(false).build().unwrap();
-                let update = engine.client().update_table().table_name(table);
-                update.stream_specification(off).send().await.unwrap();
-            } else {
-                engine.client().delete_table().table_name(table).send().await.unwrap();
-            }
-            if why == "has a new stream" {
-                create_table(engine.client(), table).await.unwrap();
-            }
-            let ended = tokio::time::timeout(Duration::from_secs(180), child.wait()).await;
-            assert!(ended.is_ok(), "it follows a stream that has ended");
-            let lines = said(child.wait_with_output().await.unwrap(), 5);
-            assert!(lines.lines().last().unwrap().contains(why), "{lines}");
-            if why == "is switched off" {
-                engine.client().delete_table().table_name(table).send().await.unwrap();
-            }
-            // The next round, and the end of the engine, expect the table.
-            if why != "has a new stream" {
-                create_table(engine.client(), table).await.unwrap();
-            }
+        let mut child = process(engine, table, &[]).spawn().unwrap();
+        acquire(engine, table, 1).await;
+        // It follows the stream that is about to end.
+        while counted(engine, table).await == 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        end(engine.client(), table).await;
+        let ended = tokio::time::timeout(Duration::from_secs(180), child.wait()).await;
+        assert!(ended.is_ok(), "it follows a stream that has ended");
+        let lines = said(child.wait_with_output().await.unwrap(), 5);
+        assert!(lines.lines().last().unwrap().contains(why), "{lines}");
+        if why == "was deleted" {
+            // The end of the engine expects the table.
+            create_table(engine.client(), table).await.unwrap();
         }
     })
     .await;

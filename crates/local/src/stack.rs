@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate::dynamo::TableSetupError;
 use sluicegate_processor::{Processor, Settings};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::function::{InProcess, Observer};
@@ -118,16 +118,10 @@ impl LocalLoop {
     /// is written for ten seconds after the shutdown: the next start counts the rest.
     pub async fn run_until(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
         let written = Arc::clone(&self.written);
-        let (asked, stopping) = oneshot::channel();
-        let shutdown = async {
-            shutdown.await;
-            let _ = asked.send(());
-        };
+        let shutdown = shutdown.shared();
         let stalled = async {
-            // A run that ends by itself sends no signal.
-            if stopping.await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            // `run` looks for the shutdown between two batches only.
+            shutdown.clone().await;
             loop {
                 let before = written.load(Ordering::Relaxed);
                 tokio::time::sleep(STALL).await;
@@ -138,7 +132,7 @@ impl LocalLoop {
         };
         // A drop halfway leaves the state of a killed process: the next start counts the rest.
         tokio::select! {
-            ended = self.run(shutdown) => ended,
+            ended = self.run(shutdown.clone()) => ended,
             () = stalled => Err(Error::Stalled { waited: STALL }),
         }
     }
@@ -241,7 +235,7 @@ mod tests {
         let storage = Storage::File(folder.path().join("local.db"));
         let local = LocalLoop::start(options(storage.clone())).await.unwrap();
         let url = local.endpoint_url();
-        let (stop, stopped) = oneshot::channel::<()>();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let run = tokio::spawn(local.run_until(async { stopped.await.unwrap() }));
         acquire(&url, 5).await;
         wait_for(&url, 5).await;
