@@ -44,6 +44,8 @@ pub(super) struct Leaser {
     pub(super) turned_away: AtomicUsize,
     /// Held while buckets are evicted.
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
+    /// The newest background write failed.
+    pub(super) background_fails: AtomicBool,
     is_shut: AtomicBool,
     /// See [`Store::answered_lease_calls`](crate::store::Store::answered_lease_calls).
     pub(super) answers: AtomicU64,
@@ -162,6 +164,7 @@ impl Leaser {
             inspecting: Arc::default(),
             turned_away: AtomicUsize::new(0),
             evicting: Arc::default(),
+            background_fails: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
             answers: AtomicU64::new(0),
             write_ms: AtomicI64::new(0),

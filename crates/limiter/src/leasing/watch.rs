@@ -12,7 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::bucket_map;
-use super::leased_bucket::LeasedBucket;
+use super::leased_bucket::{LeasedBucket, WriteTurn};
 use super::leaser::{Leaser, WriteKind};
 use super::limit_ledger::LimitLedger;
 use crate::clock::Clock;
@@ -102,13 +102,7 @@ impl Leaser {
             drop(guard);
             if let Some(turn) = bucket.try_turn() {
                 let leaser = self.clone();
-                tokio::spawn(async move {
-                    let deadline = leaser.settings.deadline;
-                    if let Err(error) = leaser.write(&turn, &[], kind, deadline).await {
-                        let bucket = turn.bucket.id();
-                        tracing::warn!(%bucket, %error, "leased tokens are not settled yet");
-                    }
-                });
+                tokio::spawn(async move { leaser.write_in_background(&turn, kind).await });
             }
             return false;
         }
@@ -128,6 +122,23 @@ impl Leaser {
             self.buckets.forget(bucket);
         }
         true
+    }
+
+    /// Writes for an inspection. Of the failures in a row, the first is a warning.
+    async fn write_in_background(&self, turn: &WriteTurn, kind: WriteKind) {
+        let result = self.write(turn, &[], kind, self.settings.deadline).await;
+        // There was nothing to write, so the store was not asked.
+        if result.as_ref().is_ok_and(|cost| cost.attempts == 0) {
+            return;
+        }
+        let failed_before = self.background_fails.swap(result.is_err(), Ordering::Relaxed);
+        let Err(error) = result else { return };
+        let bucket = turn.bucket.id();
+        if failed_before {
+            tracing::debug!(%bucket, %error, "leased tokens are not settled yet");
+        } else {
+            tracing::warn!(%bucket, %error, "leased tokens are not settled yet");
+        }
     }
 
     /// Settles one bucket for each request that found no room. No request waits for it: until then,
