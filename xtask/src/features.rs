@@ -9,9 +9,10 @@ use anyhow::{Context, Result, ensure};
 use crate::{process, workspace};
 
 /// Sets of features of `sluicegate`; a package without `dynamodb` compiles nothing of the AWS SDK.
-const SETS: [&str; 7] = [
+const SETS: [&str; 8] = [
     "",
     "redis",
+    "redis-tls",
     "dynamodb",
     "leasing",
     "redis,leasing",

@@ -29,8 +29,9 @@ def dynamodb(
     ``endpoint_url`` on loopback needs no region."""
 
 def redis(url: str, **settings: Unpack[Settings]) -> Limiter:
-    """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``. TLS (``rediss://``) is not
-    supported."""
+    """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``. Connections are encrypted if
+    it begins with ``rediss://``; trusted are the root certificates of the system, or those of the file
+    that ``SSL_CERT_FILE`` names."""
 
 def local(
     *, table: str = "sluicegate-limits", windows: str = "hour,day", data: str | PathLike[str] | None = None

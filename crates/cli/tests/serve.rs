@@ -1,13 +1,19 @@
 //! `sluicegate serve` as its users see it.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use sluicegate_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStderr, Command};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 
 /// Longer than anything takes, however busy the machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +46,11 @@ struct Serving {
 
 impl Serving {
     async fn start(args: &[&str]) -> Self {
-        let mut child = serve(args).spawn().unwrap();
+        Self::of(serve(args)).await
+    }
+
+    async fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.next_line().await.unwrap().unwrap();
         let address = line.strip_prefix("listening on http://").expect(&line);
@@ -124,7 +134,7 @@ async fn the_schema_is_the_file_for_editors() {
 async fn an_address_for_everyone_and_a_used_port_are_refused() {
     let (code, _, said) = output(&["--embedded", "--listen", "0.0.0.0:0"]).await;
     assert!(code == 2 && said.contains("name callers"), "{said}");
-    let used = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let used = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = used.local_addr().unwrap().to_string();
     let (code, _, said) = output(&["--embedded", "--listen", &address]).await;
     assert!(code == 5 && said.contains(&address), "{said}");
@@ -200,4 +210,63 @@ async fn a_hangup_reads_the_configuration_again() {
     server.signal("-INT");
     assert_eq!(server.line().await, "stopped");
     assert_eq!(server.ended().await, Some(0));
+}
+
+/// Takes encrypted connections and passes them on in plain text. Its certificate is in the file.
+async fn encrypting(to: SocketAddr, file: &Path) -> SocketAddr {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(file, cert.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                // A client that does not trust the certificate ends the handshake.
+                let Ok(mut here) = acceptor.accept(stream).await else { return };
+                let mut there = TcpStream::connect(to).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut here, &mut there).await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn connections_to_redis_are_encrypted_by_certificates_that_are_trusted() {
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let certificate = folder.path().join("certificate.pem");
+    let address = encrypting(redis.address(), &certificate).await;
+    let another = folder.path().join("another.pem");
+    encrypting(redis.address(), &another).await;
+    let config = file(
+        folder.path(),
+        &format!("on_unavailable: deny\nstore: {{redis: {{url: 'rediss://{address}'}}}}\n"),
+    );
+    let wanted = r#"{"entity":"u","resource":"r","amounts":{"rph":1},"limits":["rph=1/h"]}"#;
+    for (trusted, statuses) in [
+        (&another, ["503 Service Unavailable"; 2]),
+        (&certificate, ["200 OK", "429 Too Many Requests"]),
+    ] {
+        let mut command = serve(&["--config", &config, "--listen", "127.0.0.1:0"]);
+        command.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
+        let server = Serving::of(command).await;
+        for expected in statuses {
+            let (status, body) = server.send("POST /v1/acquire", wanted).await;
+            assert_eq!(status, format!("HTTP/1.1 {expected}"), "{body}");
+        }
+        server.signal("-TERM");
+        assert_eq!(server.ended().await, Some(0));
+    }
 }

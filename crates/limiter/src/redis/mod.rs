@@ -69,7 +69,8 @@
 //!
 //! # TLS
 //!
-//! `rediss://` works if the program turns on the feature `tokio-rustls-comp` of the crate `redis`.
+//! With the feature `redis-tls`, URLs may begin with `rediss://`. The store then trusts the root
+//! certificates of the system, or those of the file that `SSL_CERT_FILE` names.
 //!
 //! # Costs
 //!
