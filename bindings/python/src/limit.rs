@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use sluicegate::Limit as Rule;
@@ -147,11 +148,18 @@ pub(crate) fn limits(given: &Bound<'_, PyAny>) -> PyResult<Vec<Rule>> {
     if given.is_instance_of::<PyString>() {
         return Err(invalid(format!("limits are a list: give [{:?}]", given.to_string())));
     }
-    let read = |limit: PyResult<Bound<'_, PyAny>>| match limit?.extract()? {
-        AnyLimit::Limit(limit) => Ok(limit.inner),
-        AnyLimit::Text(text) => text.parse().map_err(invalid),
+    let wrong = |wanted, given: &Bound<'_, PyAny>| {
+        PyTypeError::new_err(format!("{wanted}, not {}", given.get_type()))
     };
-    given.try_iter()?.map(read).collect()
+    let read = |limit: PyResult<Bound<'_, PyAny>>| {
+        let limit = limit?;
+        match limit.extract().map_err(|_| wrong("a limit is a Limit or a text", &limit))? {
+            AnyLimit::Limit(limit) => Ok(limit.inner),
+            AnyLimit::Text(text) => text.parse().map_err(invalid),
+        }
+    };
+    let limits = given.try_iter().map_err(|_| wrong("limits are a list", given))?;
+    limits.map(read).collect()
 }
 
 /// A time, or `None`.
@@ -159,9 +167,26 @@ pub(crate) fn limits(given: &Bound<'_, PyAny>) -> PyResult<Vec<Rule>> {
 /// # Errors
 /// `InvalidRequestError` for a negative one.
 pub(crate) fn time(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Option<Duration>> {
-    given.extract().map_err(|error: PyErr| match error.is_instance_of::<PyValueError>(given.py()) {
+    argument(name, given).map_err(|error| match error.is_instance_of::<PyValueError>(given.py()) {
         true => invalid(format!("{name} is {given}: a time is not negative")),
         false => error,
+    })
+}
+
+/// The value of a keyword argument.
+///
+/// # Errors
+/// `TypeError` with its name for a value of another type.
+pub(crate) fn argument<'py, T: FromPyObjectOwned<'py>>(
+    name: &str,
+    given: &Bound<'py, PyAny>,
+) -> PyResult<T> {
+    given.extract().map_err(|error| {
+        let error = Into::<PyErr>::into(error);
+        match error.is_instance_of::<PyTypeError>(given.py()) {
+            true => PyTypeError::new_err(format!("argument '{name}': {}", error.value(given.py()))),
+            false => error,
+        }
     })
 }
 

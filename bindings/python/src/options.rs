@@ -10,7 +10,7 @@ use sluicegate::{AcquireRequest, LeaseMode, LeaseSettings, LimitSet, OnUnavailab
 
 use crate::amounts;
 use crate::errors::invalid;
-use crate::limit::{limits, time};
+use crate::limit::{argument, limits, time};
 
 /// The settings that limiters on all stores have.
 pub(crate) struct Settings {
@@ -34,13 +34,16 @@ impl Settings {
         };
         let (mut leasing, mut threshold) = (None, 100);
         for (name, value) in given.into_iter().flatten() {
-            match name.extract()? {
+            let name: &str = name.extract()?;
+            match name {
                 "limits" => settings.limits = LimitSet::new(limits(&value)?).map_err(invalid)?,
-                "leasing" => leasing = value.extract::<Option<String>>()?,
-                "threshold" => threshold = value.extract()?,
-                "on_unavailable" => settings.on_unavailable = on_unavailable(value.extract()?)?,
-                "deadline" => settings.deadline = time("deadline", &value)?,
-                "shadow" => settings.shadow = value.extract()?,
+                "leasing" => leasing = argument::<Option<String>>(name, &value)?,
+                "threshold" => threshold = argument(name, &value)?,
+                "on_unavailable" => {
+                    settings.on_unavailable = on_unavailable(&argument::<String>(name, &value)?)?
+                }
+                "deadline" => settings.deadline = time(name, &value)?,
+                "shadow" => settings.shadow = argument(name, &value)?,
                 other => return Err(unexpected(other)),
             }
         }
@@ -109,25 +112,26 @@ pub(crate) fn request(
     let mut request = amounts::consume(AcquireRequest::new(entity, resource), consume)?;
     let (mut parent, mut no_cascade) = (None, false);
     for (name, value) in options.into_iter().flatten() {
-        request = match name.extract()? {
+        let name: &str = name.extract()?;
+        request = match name {
             "limits" => request.limits(limits(&value)?),
             "parent_limits" => {
                 let limits = limits(&value)?;
                 if limits.is_empty() { request } else { request.parent_limits(limits) }
             }
             "parent" => {
-                parent = value.extract::<Option<String>>()?;
+                parent = argument::<Option<String>>(name, &value)?;
                 request
             }
             "no_cascade" => {
-                no_cascade = value.extract()?;
+                no_cascade = argument(name, &value)?;
                 request
             }
-            "wait" => match time("wait", &value)? {
+            "wait" => match time(name, &value)? {
                 Some(wait) => request.wait_up_to(wait),
                 None => request,
             },
-            "deadline" => match time("deadline", &value)? {
+            "deadline" => match time(name, &value)? {
                 Some(deadline) => request.deadline(deadline),
                 None => request,
             },

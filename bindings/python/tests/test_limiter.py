@@ -125,6 +125,17 @@ def test_wrong_input_is_named_and_takes_nothing() -> None:
         limiter.acquire("u", "r", {"rpm": 1}, parents="team")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="limit'"):
         sluicegate.memory(limit=[])  # type: ignore[call-arg]
+    for name, value in (("wait", "soon"), ("deadline", 5), ("no_cascade", "yes"), ("parent", 3)):
+        with pytest.raises(TypeError, match=f"argument '{name}': "):
+            limiter.acquire("u", "r", {"rpm": 1}, **{name: value})  # type: ignore[arg-type]
+    for name, value in (("shadow", 1), ("threshold", "many"), ("leasing", True), ("on_unavailable", None)):
+        with pytest.raises(TypeError, match=f"argument '{name}': "):
+            sluicegate.memory(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="limits are a list, not <class 'int'>"):
+        sluicegate.memory(limits=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a limit is a Limit or a text, not <class 'int'>"):
+        sluicegate.memory(limits=[5])  # type: ignore[list-item]
+    sluicegate.redis("rediss://127.0.0.1:6379")
     assert left(limiter, "u", []) == [10]
 
 
