@@ -18,8 +18,10 @@ A handler corrects the cost by ``scope["state"]["permit"]`` (``request.state.per
 ``await permit.release()``. The middleware does neither: tokens stay taken if the handler raises, too.
 There is no permit in a request that is not limited.
 
-A limiter is made after a fork: in a server that loads the application before it forks
-(``gunicorn --preload``), each worker needs its own application.
+A limiter works in the process that made it. A server that loads the application before it forks
+(``gunicorn --preload``) needs a function instead, ``limiter=lambda: sluicegate.redis(...)``: each worker
+calls it at its first request.
+
 Only HTTP requests are limited, no websockets.
 """
 
@@ -28,7 +30,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -60,6 +62,7 @@ def header(scope: Scope, name: str) -> str | None:
 class RateLimitMiddleware:
     """Takes tokens before the application gets the request.
 
+    ``limiter`` is a limiter, or a function that makes one: it is called at the first request.
     ``entity`` and ``resource`` get the ASGI scope; a request whose entity is ``None`` is not limited.
     ``consume`` is what each request takes, or a function of the scope. ``options`` are those of
     ``Limiter.acquire``.
@@ -69,13 +72,13 @@ class RateLimitMiddleware:
         self,
         app: App,
         *,
-        limiter: Limiter,
+        limiter: Limiter | Callable[[], Limiter],
         entity: Callable[[Scope], str | None],
         resource: Callable[[Scope], str] = lambda scope: "api",
         consume: Mapping[str, Amount] | Callable[[Scope], Mapping[str, Amount]],
         options: "sluicegate.Options | None" = None,
     ) -> None:
-        self._app, self._limiter = app, limiter
+        self._app, self._limiter = app, cache(limiter if callable(limiter) else lambda: limiter)
         self._entity, self._resource, self._consume = entity, resource, consume
         self._options: sluicegate.Options = options or {}
 
@@ -85,8 +88,9 @@ class RateLimitMiddleware:
             await self._app(scope, receive, send)
             return
         consume = self._consume(scope) if callable(self._consume) else self._consume
+        limiter = self._limiter()
         try:
-            permit = await self._limiter.acquire(entity, self._resource(scope), consume, **self._options)
+            permit = await limiter.acquire(entity, self._resource(scope), consume, **self._options)
         except (sluicegate.SluicegateError, ValueError) as error:
             await _respond(send, refusal(error), entity, consume)
             return
@@ -95,7 +99,7 @@ class RateLimitMiddleware:
 
         async def send_with_fields(message: Message) -> None:
             # The application may have corrected the cost. A limiter in shadow mode slows no client down.
-            if message["type"] == "http.response.start" and not self._limiter.shadow:
+            if message["type"] == "http.response.start" and not limiter.shadow:
                 fields = rate_limit_fields(permit.remaining, entity)
                 message = {**message, "headers": [*message.get("headers", ()), *fields]}
             await send(message)

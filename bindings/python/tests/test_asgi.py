@@ -1,6 +1,8 @@
 """The middleware around a small application, asked by httpx: an example for users too."""
 
 import asyncio
+import os
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -21,7 +23,7 @@ async def chat(request: Request) -> JSONResponse:
     return JSONResponse({"tokens": tokens})
 
 
-def application(limiter: sluicegate.Limiter, **settings: Any) -> Starlette:
+def application(limiter: sluicegate.Limiter | Callable[[], sluicegate.Limiter], **settings: Any) -> Starlette:
     app = Starlette(routes=[Route("/chat", chat)])
     settings.setdefault("consume", {"rpm": 1, "tpm": 500})
     app.add_middleware(
@@ -59,6 +61,26 @@ def test_an_application_is_limited_and_corrects_the_cost() -> None:
         "detail": "wait as long as Retry-After says",
         "violated-policies": ["tpm"],
     }
+
+
+def test_each_worker_of_an_application_from_before_a_fork_makes_its_limiter() -> None:
+    made: list[int] = []
+
+    def make() -> sluicegate.Limiter:
+        made.append(os.getpid())
+        return sluicegate.memory(limits=["rpm=1/min", "tpm=1000/h"])
+
+    app = application(make)
+    child = os.fork()
+    if child == 0:
+        try:
+            statuses = [response.status_code for response in ask(app, "/chat", "/chat")]
+            os._exit(0 if (statuses, made) == ([200, 429], [os.getpid()]) else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [response.status_code for response in ask(app, "/chat", "/chat")] == [200, 429]
+    assert made == [os.getpid()]
 
 
 def test_no_field_asks_for_more_patience_than_retry_after() -> None:

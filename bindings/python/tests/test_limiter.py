@@ -125,10 +125,12 @@ def test_wrong_input_is_named_and_takes_nothing() -> None:
         limiter.acquire("u", "r", {"rpm": 1}, parents="team")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="limit'"):
         sluicegate.memory(limit=[])  # type: ignore[call-arg]
-    for name, value in (("wait", "soon"), ("deadline", 5), ("no_cascade", "yes"), ("parent", 3)):
+    of_request: list[tuple[str, object]] = [("wait", "soon"), ("deadline", 5), ("parent", 3), ("no_cascade", "yes")]
+    for name, value in of_request:
         with pytest.raises(TypeError, match=f"argument '{name}': "):
             limiter.acquire("u", "r", {"rpm": 1}, **{name: value})  # type: ignore[arg-type]
-    for name, value in (("shadow", 1), ("threshold", "many"), ("leasing", True), ("on_unavailable", None)):
+    of_limiter: list[tuple[str, object]] = [("shadow", 1), ("threshold", "many"), ("leasing", True)]
+    for name, value in [*of_limiter, ("on_unavailable", None)]:
         with pytest.raises(TypeError, match=f"argument '{name}': "):
             sluicegate.memory(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="limits are a list, not <class 'int'>"):
