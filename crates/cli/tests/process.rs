@@ -160,6 +160,8 @@ async fn it_ends_after(why: &str, end: impl AsyncFn(&Client, &str)) {
         assert!(ended.is_ok(), "it follows a stream that has ended");
         let lines = said(child.wait_with_output().await.unwrap(), 5);
         assert!(lines.lines().last().unwrap().contains(why), "{lines}");
+        // The shard and the list of shards, each once.
+        assert!(lines.matches("asking again").count() <= 2, "{lines}");
         if why == "was deleted" {
             // The end of the engine expects the table.
             create_table(engine.client(), table).await.unwrap();

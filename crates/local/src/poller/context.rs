@@ -31,6 +31,8 @@ pub(super) struct Context<'a, S, H> {
     pub(super) handler: &'a H,
     pub(super) settings: &'a Settings,
     pub(super) checkpoints: &'a Mutex<Checkpoints>,
+    /// The shards whose newest read failed; an empty name stands for the list of shards.
+    pub(super) failing: &'a Mutex<BTreeSet<String>>,
     pub(super) mode: Mode,
     /// The time at which the run began, by two clocks.
     pub(super) begin: (SystemTime, Instant),
@@ -46,10 +48,12 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
         active: &BTreeSet<String>,
     ) -> Result<Vec<Shard>, Error> {
         let listed = match self.source.shards().await {
-            Ok(listed) => listed,
+            Ok(listed) => {
+                self.note_answer("");
+                listed
+            }
             Err(error) if self.mode == Mode::Follow => {
-                let error = chain(&error);
-                tracing::warn!(error, "shards could not be listed; asking again");
+                self.note_failure("", &error);
                 Vec::new()
             }
             Err(error) => return Err(error),
@@ -76,6 +80,22 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
         created_s - begin_s - *behind_s > CREATED_ROUNDING.as_secs_f64()
     }
 
+    pub(super) fn note_answer(&self, shard: &str) {
+        if lock(self.failing).remove(shard) {
+            tracing::info!("the stream can be read again");
+        }
+    }
+
+    /// Says that the source is asked again. Of the failures in a row, the first is a warning.
+    pub(super) fn note_failure(&self, shard: &str, error: &Error) {
+        let error = chain(error);
+        if lock(self.failing).insert(shard.to_owned()) {
+            tracing::warn!(error, "the stream cannot be read; asking again");
+        } else {
+            tracing::debug!(error, "the stream cannot be read; asking again");
+        }
+    }
+
     pub(super) fn stopping(&self) -> bool {
         *self.stop.borrow()
     }
@@ -90,7 +110,7 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
     }
 }
 
-/// Poisoned checkpoints are still right: each is replaced as a whole.
-pub(super) fn lock(checkpoints: &Mutex<Checkpoints>) -> MutexGuard<'_, Checkpoints> {
-    checkpoints.lock().unwrap_or_else(PoisonError::into_inner)
+/// The value in a poisoned lock is still right: each change is made as a whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

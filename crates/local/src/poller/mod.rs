@@ -49,6 +49,7 @@ pub struct Poller<S, H> {
     settings: Settings,
     /// Updated by every batch, so that it holds even if a run is dropped halfway.
     checkpoints: Mutex<Checkpoints>,
+    failing: Mutex<BTreeSet<String>>,
     /// Shards that were read to their end; their children may start.
     finished: BTreeSet<String>,
 }
@@ -56,7 +57,14 @@ pub struct Poller<S, H> {
 impl<S: Source, H: Handler> Poller<S, H> {
     /// A poller that starts at the oldest record of every shard.
     pub fn new(source: S, handler: H, settings: Settings) -> Self {
-        Self { source, handler, settings, checkpoints: Mutex::default(), finished: BTreeSet::new() }
+        Self {
+            source,
+            handler,
+            settings,
+            checkpoints: Mutex::default(),
+            failing: Mutex::default(),
+            finished: BTreeSet::new(),
+        }
     }
 
     /// Starts after these checkpoints instead, for the shards that have one.
@@ -130,9 +138,10 @@ impl<S: Source, H: Handler> Poller<S, H> {
     }
 
     async fn run(&mut self, mode: Mode, stop: watch::Receiver<bool>) -> Result<(), Error> {
-        let Self { source, handler, settings, checkpoints, finished } = self;
+        let Self { source, handler, settings, checkpoints, failing, finished } = self;
         let begin = (SystemTime::now(), Instant::now());
-        let context = Context { source, handler, settings, checkpoints, mode, begin, stop };
+        let context =
+            Context { source, handler, settings, checkpoints, failing, mode, begin, stop };
         let mut active = BTreeSet::new();
         let mut turns = FuturesUnordered::new();
         let mut next_listing = Instant::now();

@@ -5,8 +5,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sluicegate_processor::chain;
-
 use super::batch::Batch;
 use super::context::{Context, Mode, lock};
 use super::handler::Handler;
@@ -87,8 +85,7 @@ impl Worker {
             if context.mode == Mode::Drain {
                 return Err(error);
             }
-            let error = chain(&error);
-            tracing::warn!(error, shard = self.shard, "shard could not be read; asking again");
+            context.note_failure(&self.shard, &error);
             return Ok((self, Outcome::CaughtUp));
         }
         // A run delivers what it has read, also if it is over sooner than a whole batch is read:
@@ -123,6 +120,7 @@ impl Worker {
         while has_more(self) && !context.stopping() {
             let wanted = batch_size.get() - self.buffer.len();
             let page = context.source.read(&self.shard, self.read_to.as_ref(), wanted).await?;
+            context.note_answer(&self.shard);
             self.ended = page.ended;
             if let Some(last) = page.records.last() {
                 self.read_to = Some(last.position.clone());
