@@ -27,7 +27,7 @@ const BATCH_RECORDS: usize = 1_000;
 const TIDY_INTERVAL: Duration = Duration::from_secs(2);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// The time that the shutdown may take without writing a batch: on a full disk it never writes one.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(20);
 /// The processed records to keep, for comparisons of windows with the stream. A restart delivers
 /// them again.
 const KEEP: Keep = Keep { newest: 10_000, within: Duration::from_secs(24 * 3_600) };
@@ -115,12 +115,12 @@ impl LocalLoop {
     ///
     /// # Errors
     /// [`Error::Engine`] and [`Error::Stream`] if the storage fails; [`Error::Stalled`] if no batch
-    /// is written for ten seconds after the shutdown: the next start counts the rest.
+    /// is written for twenty seconds after the shutdown: the next start counts the rest.
     pub async fn run_until(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
         let written = Arc::clone(&self.written);
         let shutdown = shutdown.shared();
         let stalled = async {
-            // `run` looks for the shutdown between two batches only.
+            // `run` does not look for the shutdown while it ends a turn, which may take a minute.
             shutdown.clone().await;
             loop {
                 let before = written.load(Ordering::Relaxed);
