@@ -235,7 +235,9 @@ pub enum InvalidRequest {
         max: usize,
     },
     /// Neither the request nor the table nor the bucket knows the limit.
-    #[error("unknown limit {0}: define it with the request, or store it")]
+    #[error(
+        "unknown limit {0}: define it with the request or for the limiter; on DynamoDB, it may be stored instead"
+    )]
     UnknownLimit(LimitName),
     /// A limit or an amount that the store cannot count exactly.
     #[error("{limit}: {what} is {value}: this store counts exactly up to {max}")]
