@@ -44,8 +44,8 @@ pub(super) struct Leaser {
     pub(super) turned_away: AtomicUsize,
     /// Held while buckets are evicted.
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
-    /// The newest background write failed.
-    pub(super) background_fails: AtomicBool,
+    /// A warning was logged since the store answered a write.
+    pub(super) has_warned: AtomicBool,
     is_shut: AtomicBool,
     /// See [`Store::answered_lease_calls`](crate::store::Store::answered_lease_calls).
     pub(super) answers: AtomicU64,
@@ -164,7 +164,7 @@ impl Leaser {
             inspecting: Arc::default(),
             turned_away: AtomicUsize::new(0),
             evicting: Arc::default(),
-            background_fails: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
             answers: AtomicU64::new(0),
             write_ms: AtomicI64::new(0),
@@ -381,6 +381,10 @@ impl Leaser {
         let spent = Cost::default();
         let mut write = BucketWrite { leaser: self, turn, id, need, kind, until, spent };
         let result = write.make().await.map(|()| write.spent);
+        // Without an attempt, there was nothing to write.
+        if result.as_ref().is_ok_and(|cost| cost.attempts > 0) {
+            self.has_warned.store(false, Ordering::Relaxed);
+        }
         let mut ledger = turn.ledger();
         let unfinished = ledger.unfinished();
         if !matches!(result, Err(AcquireError::Unavailable(_))) {

@@ -124,17 +124,12 @@ impl Leaser {
         true
     }
 
-    /// Writes for an inspection. Of the failures in a row, the first is a warning.
+    /// Writes for an inspection. In an outage, the first failure is a warning.
     async fn write_in_background(&self, turn: &WriteTurn, kind: WriteKind) {
         let result = self.write(turn, &[], kind, self.settings.deadline).await;
-        // There was nothing to write, so the store was not asked.
-        if result.as_ref().is_ok_and(|cost| cost.attempts == 0) {
-            return;
-        }
-        let failed_before = self.background_fails.swap(result.is_err(), Ordering::Relaxed);
         let Err(error) = result else { return };
-        let bucket = turn.bucket.id();
-        if failed_before {
+        let (bucket, is_outage) = (turn.bucket.id(), matches!(error, AcquireError::Unavailable(_)));
+        if is_outage && self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::debug!(%bucket, %error, "leased tokens are not settled yet");
         } else {
             tracing::warn!(%bucket, %error, "leased tokens are not settled yet");
