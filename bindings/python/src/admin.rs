@@ -58,7 +58,7 @@ impl Limiter {
         entity: Option<&str>,
         resource: Option<&str>,
     ) -> PyResult<Call> {
-        let (limits, scope) = (self::limits(limits)?, scope(entity, resource)?);
+        let (limits, scope) = (self::limits("limits", limits)?, scope(entity, resource)?);
         self.configure("set_limits", |limiter| async move {
             Ok(shown(Some(limiter.set_limits(&scope, &limits).await?)))
         })

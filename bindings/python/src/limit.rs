@@ -135,31 +135,32 @@ impl From<Rule> for Limit {
     }
 }
 
-/// A limit, or its text.
-#[derive(FromPyObject)]
-enum AnyLimit {
-    Limit(Limit),
-    Text(String),
-}
-
+/// The limits of a keyword argument.
+///
 /// # Errors
-/// `InvalidRequestError` for a text that is no limit, and for one that is no list.
-pub(crate) fn limits(given: &Bound<'_, PyAny>) -> PyResult<Vec<Rule>> {
+/// `InvalidRequestError` for a text that is no limit, and for one that is no list; `TypeError` with
+/// the name of the argument for values of other types.
+pub(crate) fn limits(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<Rule>> {
     if given.is_instance_of::<PyString>() {
-        return Err(invalid(format!("limits are a list: give [{:?}]", given.to_string())));
+        return Err(invalid(format!("{name} are a list: give [{:?}]", given.to_string())));
     }
-    let wrong = |wanted, given: &Bound<'_, PyAny>| {
-        PyTypeError::new_err(format!("{wanted}, not {}", given.get_type()))
+    let wrong = |wanted, value: &Bound<'_, PyAny>| {
+        PyTypeError::new_err(format!("argument '{name}': {wanted}, not {}", value.get_type()))
     };
+    if !given.hasattr("__iter__")? {
+        return Err(wrong("limits are a list", given));
+    }
     let read = |limit: PyResult<Bound<'_, PyAny>>| {
         let limit = limit?;
-        match limit.extract().map_err(|_| wrong("a limit is a Limit or a text", &limit))? {
-            AnyLimit::Limit(limit) => Ok(limit.inner),
-            AnyLimit::Text(text) => text.parse().map_err(invalid),
+        if let Ok(limit) = limit.extract::<Limit>() {
+            return Ok(limit.inner);
+        }
+        match limit.is_instance_of::<PyString>() {
+            true => limit.extract::<String>()?.parse().map_err(invalid),
+            false => Err(wrong("a limit is a Limit or a text", &limit)),
         }
     };
-    let limits = given.try_iter().map_err(|_| wrong("limits are a list", given))?;
-    limits.map(read).collect()
+    given.try_iter()?.map(read).collect()
 }
 
 /// A time, or `None`.

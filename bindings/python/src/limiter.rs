@@ -174,7 +174,8 @@ impl Limiter {
         resource: String,
         limits: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Call> {
-        let limits = limits.map(self::limits).transpose()?.unwrap_or_default();
+        let limits =
+            limits.map(|given| self::limits("limits", given)).transpose()?.unwrap_or_default();
         let limiter = self.inner.clone();
         Call::new(self.home, Begin::OnRuntime, "peek", async move {
             let found = limiter.peek(entity, resource).limits(limits).await;

@@ -36,7 +36,9 @@ impl Settings {
         for (name, value) in given.into_iter().flatten() {
             let name: &str = name.extract()?;
             match name {
-                "limits" => settings.limits = LimitSet::new(limits(&value)?).map_err(invalid)?,
+                "limits" => {
+                    settings.limits = LimitSet::new(limits(name, &value)?).map_err(invalid)?
+                }
                 "leasing" => leasing = argument::<Option<String>>(name, &value)?,
                 "threshold" => threshold = argument(name, &value)?,
                 "on_unavailable" => {
@@ -114,9 +116,9 @@ pub(crate) fn request(
     for (name, value) in options.into_iter().flatten() {
         let name: &str = name.extract()?;
         request = match name {
-            "limits" => request.limits(limits(&value)?),
+            "limits" => request.limits(limits(name, &value)?),
             "parent_limits" => {
-                let limits = limits(&value)?;
+                let limits = limits(name, &value)?;
                 if limits.is_empty() { request } else { request.parent_limits(limits) }
             }
             "parent" => {

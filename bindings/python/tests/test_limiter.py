@@ -133,9 +133,9 @@ def test_wrong_input_is_named_and_takes_nothing() -> None:
     for name, value in [*of_limiter, ("on_unavailable", None)]:
         with pytest.raises(TypeError, match=f"argument '{name}': "):
             sluicegate.memory(**{name: value})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="limits are a list, not <class 'int'>"):
-        sluicegate.memory(limits=5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a limit is a Limit or a text, not <class 'int'>"):
+    with pytest.raises(TypeError, match="argument 'parent_limits': limits are a list, not <class 'int'>"):
+        limiter.acquire("u", "r", {"rpm": 1}, parent_limits=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="argument 'limits': a limit is a Limit or a text, not <class 'int'>"):
         sluicegate.memory(limits=[5])  # type: ignore[list-item]
     sluicegate.redis("rediss://127.0.0.1:6379")
     assert left(limiter, "u", []) == [10]
