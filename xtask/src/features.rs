@@ -12,7 +12,7 @@ use crate::{process, workspace};
 const SETS: [&str; 8] = [
     "",
     "redis",
-    "redis-tls",
+    "redis-cluster,redis-tls",
     "dynamodb",
     "leasing",
     "redis,leasing",

@@ -29,9 +29,9 @@ def dynamodb(
     ``endpoint_url`` on loopback needs no region."""
 
 def redis(url: str, **settings: Unpack[Settings]) -> Limiter:
-    """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``. Connections are encrypted if
-    it begins with ``rediss://``; trusted are the root certificates of the system, or those of the file
-    that ``SSL_CERT_FILE`` names."""
+    """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``. One with ``rediss://`` encrypts
+    connections and trusts the root certificates of the system, or those of ``SSL_CERT_FILE`` or
+    ``SSL_CERT_DIR`` instead."""
 
 def local(
     *, table: str = "sluicegate-limits", windows: str = "hour,day", data: str | PathLike[str] | None = None

@@ -114,6 +114,7 @@ async fn a_configuration_is_checked_without_serving() {
             "endpoint",
         ),
         ("store: {redis: {url: 'redis//:pw@h'}}\n".to_owned(), "store.redis.url: "),
+        ("store: {redis: {url: 'rediss://h/#insecure'}}\n".to_owned(), "certificates are always"),
     ] {
         let bad = file(folder.path(), &text);
         let (code, _, said) = output(&["--config", &bad, "--check"]).await;
@@ -249,16 +250,16 @@ async fn connections_to_redis_are_encrypted_by_certificates_that_are_trusted() {
     let certificate = folder.path().join("certificate.pem");
     let address = encrypting(redis.address(), &certificate).await;
     let another = folder.path().join("another.pem");
-    encrypting(redis.address(), &another).await;
-    let config = file(
-        folder.path(),
-        &format!("on_unavailable: deny\nstore: {{redis: {{url: 'rediss://{address}'}}}}\n"),
-    );
+    let CertifiedKey { cert, .. } = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(&another, cert.pem()).unwrap();
     let wanted = r#"{"entity":"u","resource":"r","amounts":{"rph":1},"limits":["rph=1/h"]}"#;
-    for (trusted, statuses) in [
-        (&another, ["503 Service Unavailable"; 2]),
-        (&certificate, ["200 OK", "429 Too Many Requests"]),
+    for (trusted, deadline_ms, statuses) in [
+        (&another, 250, ["503 Service Unavailable"; 2]),
+        (&certificate, 9_000, ["200 OK", "429 Too Many Requests"]),
     ] {
+        let store = format!("store: {{redis: {{url: 'rediss://{address}'}}}}");
+        let text = format!("{store}\non_unavailable: deny\ndeadline_ms: {deadline_ms}\n");
+        let config = file(folder.path(), &text);
         let mut command = serve(&["--config", &config, "--listen", "127.0.0.1:0"]);
         command.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
         let server = Serving::of(command).await;

@@ -264,5 +264,5 @@
 //!
 //! With the feature `redis`, `Limiter::new(RedisStore::new("redis://127.0.0.1/")?)` is the same
 //! limiter. The guide holds for it, except for stored limits, entities and units. The module
-//! `redis` describes a bucket's value, the limits that it counts exactly, and the needs of a
-//! cluster.
+//! `redis` describes a bucket's value, the limits that it counts exactly, encrypted connections, and
+//! the needs of a cluster.

@@ -96,6 +96,8 @@ impl Connection {
     ) -> Result<Self, RedisError> {
         let nodes: Vec<_> =
             nodes.into_iter().map(T::into_connection_info).collect::<Result<_, _>>()?;
+        #[cfg(feature = "redis-tls")]
+        nodes.iter().try_for_each(prepare_tls)?;
         let redirects = Redirects { like: nodes.first().cloned(), nodes: Mutex::default() };
         let client = ClusterClient::builder(nodes)
             // It would also repeat a call whose connection broke, although that call may have been
@@ -222,7 +224,28 @@ fn at_address(like: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> {
     Some(like.clone().set_addr(addr))
 }
 
+/// Refuses encrypted connections that trust any server, and gives others their cryptography.
+#[cfg(feature = "redis-tls")]
+fn prepare_tls(info: &ConnectionInfo) -> Result<(), RedisError> {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    let redis::ConnectionAddr::TcpTls { insecure, .. } = info.addr() else { return Ok(()) };
+    if *insecure {
+        let message = "`#insecure` is not supported: certificates are always checked";
+        return Err((redis::ErrorKind::InvalidClientConfig, message).into());
+    }
+    // The crate `redis` uses the provider of the process. If there is none and the program compiles
+    // two of them, rustls would panic.
+    if CryptoProvider::get_default().is_none() {
+        // Another thread may install one at the same time.
+        let _ = ring::default_provider().install_default();
+    }
+    Ok(())
+}
+
 fn client(info: ConnectionInfo) -> Result<Client, RedisError> {
+    #[cfg(feature = "redis-tls")]
+    prepare_tls(&info)?;
     let settings = without_delay(info.tcp_settings().clone());
     let redis = info.redis_settings().clone().set_protocol(PROTOCOL);
     Client::open(info.set_tcp_settings(settings).set_redis_settings(redis))

@@ -69,8 +69,10 @@
 //!
 //! # TLS
 //!
-//! With the feature `redis-tls`, URLs may begin with `rediss://`. The store then trusts the root
-//! certificates of the system, or those of the file that `SSL_CERT_FILE` names.
+//! With the feature `redis-tls`, a URL that begins with `rediss://` encrypts connections. The store
+//! trusts the root certificates of the system. If `SSL_CERT_FILE` or `SSL_CERT_DIR` is set, it
+//! trusts those certificates instead. If they cannot be read or the server has none of them, that
+//! is an outage. A program may install a `CryptoProvider` of rustls first; otherwise ring is used.
 //!
 //! # Costs
 //!
@@ -181,7 +183,8 @@ impl RedisStore {
     /// newer).
     ///
     /// # Errors
-    /// If the URL cannot be read. Only calls find out that a server does not answer.
+    /// If the URL cannot be read, or begins with `rediss://` without the feature `redis-tls`. Only
+    /// calls find out that a server does not answer.
     pub fn new(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
         Connection::lazy(url).map(Self::from_connection)
     }
@@ -189,7 +192,7 @@ impl RedisStore {
     /// The cluster that these nodes belong to.
     ///
     /// # Errors
-    /// If a URL cannot be read.
+    /// If a URL cannot be read, or begins with `rediss://` without the feature `redis-tls`.
     #[cfg(feature = "redis-cluster")]
     pub fn cluster<T: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = T>,

@@ -33,9 +33,9 @@ pub struct Dynamodb {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redis {
-    /// The URL, like `redis://127.0.0.1:6379`. Connections are encrypted if it begins with
-    /// `rediss://`; trusted are the root certificates of the system, or those of the file that
-    /// `SSL_CERT_FILE` names.
+    /// The URL, like `redis://127.0.0.1:6379`. One with `rediss://` encrypts connections: the server
+    /// trusts the root certificates of the system, or those of `SSL_CERT_FILE` or `SSL_CERT_DIR`
+    /// instead.
     pub url: String,
     /// The beginning of every key.
     pub prefix: Option<String>,
