@@ -28,17 +28,17 @@ pub(crate) struct Bare {
 }
 
 /// The write after another writer claimed a moment ago: one hot bucket.
-const RETRY_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
-    #n2 = if_not_exists(#n3, :v0), #n3 = :v1 ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
-const RETRY_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
-    AND #n6 >= :v5 AND #n7 = :v6 AND #n4 <= :v7 AND #n4 >= :v8 AND #n8 <= :v7 AND #n8 >= :v8";
+const RETRY_UPDATE: &str = "SET lr3 = if_not_exists(lr2, :v0), lr2 = if_not_exists(lr1, :v0), \
+    lr1 = if_not_exists(lr, :v0), lr = :v1 ADD #n0 :v2, #n1 :v3, #n2 :v2, #n3 :v3";
+const RETRY_CONDITION: &str = "NOT lr = :v4 AND NOT lr1 = :v4 AND NOT lr2 = :v4 AND NOT lr3 = :v4 \
+    AND rf >= :v5 AND pv = :v6 AND #n0 <= :v7 AND #n0 >= :v8 AND #n2 <= :v7 AND #n2 >= :v8";
 
 /// The write with a claim: ten thousand buckets, each rarely used.
-const NORMAL_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
-    #n2 = if_not_exists(#n3, :v0), #n3 = :v1, #n6 = :v9, #n10 = :v10 \
-    ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
-const NORMAL_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
-    AND #n6 <= :v9 AND #n7 = :v6 AND #n4 >= :v8 AND #n4 <= :v7 AND #n8 >= :v8 AND #n8 <= :v7";
+const NORMAL_UPDATE: &str = "SET lr3 = if_not_exists(lr2, :v0), lr2 = if_not_exists(lr1, :v0), \
+    lr1 = if_not_exists(lr, :v0), lr = :v1, rf = :v9, #n4 = :v10 \
+    ADD #n0 :v2, #n1 :v3, #n2 :v2, #n3 :v3";
+const NORMAL_CONDITION: &str = "NOT lr = :v4 AND NOT lr1 = :v4 AND NOT lr2 = :v4 AND NOT lr3 = :v4 \
+    AND rf <= :v9 AND pv = :v6 AND #n0 >= :v8 AND #n0 <= :v7 AND #n2 >= :v8 AND #n2 <= :v7";
 
 /// The limits of every bucket, checked once.
 pub(crate) fn limits() -> LimitSet {
@@ -47,10 +47,7 @@ pub(crate) fn limits() -> LimitSet {
 
 impl Bare {
     pub(crate) fn new(client: Client, hash: &str, claims: bool) -> Self {
-        let names = [
-            "lr2", "lr3", "lr1", "lr", "b_rpm_tk", "b_rpm_tc", "rf", "pv", "b_tpm_tk", "b_tpm_tc",
-            "ttl",
-        ];
+        let names = ["b_rpm_tk", "b_rpm_tc", "b_tpm_tk", "b_tpm_tc", "ttl"];
         let number = |n: i64| AttributeValue::N(n.to_string());
         let values = [
             AttributeValue::S("-".into()),
@@ -79,7 +76,7 @@ impl Bare {
             names: names
                 .iter()
                 .enumerate()
-                .filter(|(n, _)| claims || *n < 10)
+                .filter(|(n, _)| claims || *n < 4)
                 .map(|(n, name)| (format!("#n{n}"), (*name).into()))
                 .collect(),
             values: values

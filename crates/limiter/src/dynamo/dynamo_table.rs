@@ -28,7 +28,7 @@ use crate::table::{
 #[derive(Debug, Clone)]
 pub struct DynamoTable {
     pub(super) client: Client,
-    /// The client as it was given: for calls that can be repeated.
+    /// The client as it was given, for [`config`](Self::config) and [`reader`](Self::reader).
     retrying_client: Client,
     pub(super) name: Arc<str>,
     /// See [`converting_legacy`](Self::converting_legacy).
@@ -36,10 +36,11 @@ pub struct DynamoTable {
 }
 
 impl DynamoTable {
-    /// The table `name`, through `client`; for calls on buckets with the SDK's own retries turned
-    /// off: an ADD that may have been applied must not be repeated blindly. The SDK's watch over
-    /// slow bodies is off, too: each call here ends by its deadline, and the watch costs two timers
-    /// per call.
+    /// The table `name`, through `client`. Only [`config`](Self::config) and
+    /// [`reader`](Self::reader) use the client as it is given. The calls of this type do not use
+    /// the SDK's own retries: an ADD that may have been applied must not be repeated blindly. They
+    /// do not use the SDK's watch over slow bodies either: each call here ends by its deadline, and
+    /// the watch costs two timers per call.
     #[must_use]
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
         let config = client
@@ -82,7 +83,6 @@ impl DynamoTable {
         bucket: &BucketId,
         item: HashMap<String, AttributeValue>,
         condition: String,
-        names: HashMap<String, String>,
     ) -> Result<Written, WriteError> {
         let request = self
             .client
@@ -90,7 +90,6 @@ impl DynamoTable {
             .table_name(&*self.name)
             .set_item(Some(item))
             .condition_expression(condition)
-            .set_expression_attribute_names(Some(names))
             .return_values_on_condition_check_failure(ALL_OLD)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         match request.send().await {
@@ -119,7 +118,7 @@ impl DynamoTable {
             .set_key(Some(expressions::key(&key(bucket))))
             .update_expression(update.expression)
             .condition_expression(update.condition)
-            .set_expression_attribute_names(Some(update.names))
+            .set_expression_attribute_names(update.names)
             .set_expression_attribute_values(Some(update.values))
             .return_values(ReturnValue::AllNew)
             .return_values_on_condition_check_failure(ALL_OLD)
@@ -165,9 +164,7 @@ impl Table for DynamoTable {
             return self.write_converting(bucket, plan).await;
         }
         match expressions::of(plan) {
-            Expression::Put { item, condition, names } => {
-                self.put(bucket, item, condition, names).await
-            }
+            Expression::Put { item, condition } => self.put(bucket, item, condition).await,
             Expression::Update(update) => self.update(bucket, update).await,
         }
     }

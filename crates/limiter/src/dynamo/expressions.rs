@@ -1,7 +1,8 @@
 //! Every expression that writes a bucket, built from a plan.
 //!
-//! Names and values are positional placeholders, so no name from outside is ever parsed as part of
-//! an expression. A snapshot test shows each expression that a plan can become.
+//! Values, and names with a limit in them, are positional placeholders, so no name from outside is
+//! ever parsed as part of an expression. A snapshot test shows each expression that a plan can
+//! become.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use sluicegate_core::{
     WritePlan,
 };
 
-use super::terms::{Name, Terms, Value};
+use super::terms::{Name, Terms, Value, name_placeholder, value_placeholder};
 
 type Attributes = HashMap<String, AttributeValue>;
 
@@ -20,7 +21,7 @@ type Attributes = HashMap<String, AttributeValue>;
 #[derive(Debug)]
 pub(crate) enum Expression {
     /// Replaces the item.
-    Put { item: Attributes, condition: String, names: HashMap<String, String> },
+    Put { item: Attributes, condition: String },
     /// Changes parts of the item.
     Update(Update),
 }
@@ -30,7 +31,8 @@ pub(crate) enum Expression {
 pub(crate) struct Update {
     pub(crate) expression: String,
     pub(crate) condition: String,
-    pub(crate) names: HashMap<String, String>,
+    /// `None` for none: DynamoDB refuses an empty map.
+    pub(crate) names: Option<HashMap<String, String>>,
     pub(crate) values: Attributes,
 }
 
@@ -39,8 +41,7 @@ pub(crate) fn of(plan: &WritePlan) -> Expression {
     if let [Change::Put(item)] = plan.changes.as_slice() {
         return Expression::Put {
             item: item.to_item().into(),
-            condition: "attribute_not_exists(#n0)".to_owned(),
-            names: HashMap::from([("#n0".to_owned(), keys::PK.to_owned())]),
+            condition: format!("attribute_not_exists({})", keys::PK),
         };
     }
     let mut builder = Builder::new();
@@ -61,7 +62,7 @@ pub(crate) fn of(plan: &WritePlan) -> Expression {
 /// The expression as it grows.
 struct Builder<'p> {
     /// Attributes in the order of their placeholders: one that stands in a change and a condition
-    /// is named once.
+    /// has one.
     names: Vec<Attribute<'p>>,
     values: Vec<AttributeValue>,
     sets: Terms,
@@ -91,8 +92,16 @@ impl<'p> Builder<'p> {
     }
 
     fn name(&mut self, attribute: Attribute<'p>) -> Name {
+        match attribute {
+            // A reserved word of expressions.
+            Attribute::OfBucket(keys::TTL) => {}
+            // A request is smaller and sooner signed without placeholders that it does not need.
+            Attribute::OfBucket(name) => return Name::Plain(name),
+            // DynamoDB promises no name with an underscore as its second character.
+            Attribute::OfLimit(..) | Attribute::CalendarOf(_) => {}
+        }
         let known = self.names.iter().position(|name| *name == attribute);
-        Name(known.unwrap_or_else(|| {
+        Name::Placeholder(known.unwrap_or_else(|| {
             self.names.push(attribute);
             self.names.len() - 1
         }))
@@ -172,8 +181,8 @@ impl<'p> Builder<'p> {
 
     fn seed(&mut self, limit: &'p LimitName, balance: &LimitBalance) {
         self.set_field(limit, BucketField::Tokens, balance.tokens.get());
-        // Another producer may have counted on a limit without its rule: its count stays. A count of
-        // zero is added, too: an item has this attribute for each of its limits.
+        // Another producer may have counted on a limit without its rule: its count stays. A count
+        // of zero is added, too: an item has this attribute for each of its limits.
         let (name, consumed) = (self.field(limit, BucketField::Consumed), balance.consumed.get());
         let consumed = self.value(self::number(consumed));
         self.adds.next().name(name).text(" ").value(consumed);
@@ -291,12 +300,13 @@ impl<'p> Builder<'p> {
             }
         }
         let names = self.names.into_iter().enumerate();
+        let names = names.map(|(n, name)| (name_placeholder(n), name.into()));
         let values = self.values.into_iter().enumerate();
         Update {
             expression: expression.text,
             condition: self.conditions.text,
-            names: names.map(|(n, name)| (Name(n).to_placeholder(), name.into())).collect(),
-            values: values.map(|(n, value)| (Value(n).to_placeholder(), value)).collect(),
+            names: (names.len() > 0).then(|| names.collect()),
+            values: values.map(|(n, value)| (value_placeholder(n), value)).collect(),
         }
     }
 }

@@ -35,15 +35,15 @@ fn rules(limits: &[Limit]) -> Rules {
 fn shown(plan: &WritePlan) -> String {
     let mut lines = Vec::new();
     let (names, values) = match of(plan) {
-        Expression::Put { item, condition, names } => {
+        Expression::Put { item, condition } => {
             lines.push("PUT".to_owned());
             lines.push(format!("IF {condition}"));
-            (names, item)
+            (HashMap::new(), item)
         }
         Expression::Update(update) => {
             lines.push(update.expression);
             lines.push(format!("IF {}", update.condition));
-            (update.names, update.values)
+            (update.names.unwrap_or_default(), update.values)
         }
     };
     let numbered = |name: &str| (name.len(), name.to_owned());

@@ -2,29 +2,20 @@
 //!
 //! It is built for every write. Formatting would cost several times as much as the text itself.
 
-/// `#n0`, the placeholder of a name.
+/// A name of an attribute.
 #[derive(Clone, Copy)]
-pub(super) struct Name(pub(super) usize);
+pub(super) enum Name {
+    Plain(&'static str),
+    /// `#n0`.
+    Placeholder(usize),
+}
 
 /// `:v0`, the placeholder of a value.
 #[derive(Clone, Copy)]
 pub(super) struct Value(pub(super) usize);
 
-impl Name {
-    const KIND: &str = "#n";
-
-    pub(super) fn to_placeholder(self) -> String {
-        placeholder(Self::KIND, self.0)
-    }
-}
-
-impl Value {
-    const KIND: &str = ":v";
-
-    pub(super) fn to_placeholder(self) -> String {
-        placeholder(Self::KIND, self.0)
-    }
-}
+const OF_NAME: &str = "#n";
+const OF_VALUE: &str = ":v";
 
 /// Terms of one clause.
 pub(super) struct Terms {
@@ -54,16 +45,27 @@ impl Terms {
     }
 
     pub(super) fn name(&mut self, name: Name) -> &mut Self {
-        self.text(Name::KIND).index(name.0)
+        match name {
+            Name::Plain(name) => self.text(name),
+            Name::Placeholder(index) => self.text(OF_NAME).index(index),
+        }
     }
 
     pub(super) fn value(&mut self, value: Value) -> &mut Self {
-        self.text(Value::KIND).index(value.0)
+        self.text(OF_VALUE).index(value.0)
     }
 
     fn index(&mut self, index: usize) -> &mut Self {
         self.text(itoa::Buffer::new().format(index))
     }
+}
+
+pub(super) fn name_placeholder(index: usize) -> String {
+    placeholder(OF_NAME, index)
+}
+
+pub(super) fn value_placeholder(index: usize) -> String {
+    placeholder(OF_VALUE, index)
 }
 
 fn placeholder(kind: &str, index: usize) -> String {

@@ -89,11 +89,10 @@ impl DynamoTable {
     /// One write of a transaction.
     fn part(&self, bucket: &BucketId, plan: &WritePlan) -> Result<TransactWriteItem, TableError> {
         let part = match expressions::of(plan) {
-            Expression::Put { item, condition, names } => Put::builder()
+            Expression::Put { item, condition } => Put::builder()
                 .table_name(&*self.name)
                 .set_item(Some(item))
                 .condition_expression(condition)
-                .set_expression_attribute_names(Some(names))
                 .return_values_on_condition_check_failure(ALL_OLD)
                 .build()
                 .map(|put| TransactWriteItem::builder().put(put).build()),
@@ -102,7 +101,7 @@ impl DynamoTable {
                 .set_key(Some(expressions::key(&key(bucket))))
                 .update_expression(update.expression)
                 .condition_expression(update.condition)
-                .set_expression_attribute_names(Some(update.names))
+                .set_expression_attribute_names(update.names)
                 .set_expression_attribute_values(Some(update.values))
                 .return_values_on_condition_check_failure(ALL_OLD)
                 .build()
