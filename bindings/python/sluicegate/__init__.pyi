@@ -16,7 +16,8 @@ Amount = int | Decimal | str
 T_co = TypeVar("T_co", covariant=True)
 
 def memory(**settings: Unpack[Settings]) -> Limiter:
-    """A limiter whose balances are in this process: for tests and first steps."""
+    """A limiter whose balances are in this process: for tests and first steps. Its keywords are those of
+    ``Settings``."""
 
 def dynamodb(
     table: str,
@@ -60,7 +61,8 @@ class Limiter:
         consume: Mapping[str, Amount],
         **options: Unpack[Options],
     ) -> Acquire:
-        """A request for tokens: ``await`` it, or enter it by ``async with`` or ``with``."""
+        """A request for tokens: ``await`` it, or enter it by ``async with`` or ``with``. Its keywords are
+        those of ``Options``."""
 
     def try_acquire(
         self,
@@ -136,8 +138,8 @@ class Limiter:
 
 @final
 class Acquire:
-    """A request for tokens. If the body of a context raises, everything is given back: the work did not
-    happen. Cancelling the task takes nothing."""
+    """A request for tokens: ``await`` it for a permit, or enter it. If the body of a context raises,
+    everything is given back: the work did not happen. Cancelling the task takes nothing."""
 
     def __await__(self) -> Generator[Any, None, Permit]: ...
     async def __aenter__(self) -> Permit: ...

@@ -11,8 +11,8 @@ use crate::call::{Awaited, Begin, Call, ready, warn_unmade};
 use crate::permit::{Permit, SerialPermit, granted};
 use crate::runtime::Home;
 
-/// A request for tokens. `await` it for a permit, or enter it: `async with`, or `with` in code
-/// without an event loop. If the body raises, everything is given back.
+/// A request for tokens: `await` it for a permit, or enter it. If the body of a context raises,
+/// everything is given back: the work did not happen. Cancelling the task takes nothing.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Acquire {
     limiter: Limiter,

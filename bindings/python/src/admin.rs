@@ -38,6 +38,8 @@ fn shown(stored: Option<StoredLimits>) -> Vec<Limit> {
 
 #[pymethods]
 impl Limiter {
+    /// Creates the table in DynamoDB, if there is none of its name: on demand, with its indexes,
+    /// its stream and TTL. The function that counts usage is deployed by `template.yaml`.
     fn create_table(&self) -> PyResult<Call> {
         let store = self.inner.store::<DynamoStore>();
         let table = store.ok_or_else(|| of_config(&ConfigError::NotDynamo))?.table();
@@ -51,6 +53,8 @@ impl Limiter {
         })
     }
 
+    /// Stores limits for one entity and resource, for an entity, for a resource, or for all; others
+    /// that are stored there stay. The limits that stand.
     #[pyo3(signature = (limits, *, entity=None, resource=None))]
     fn set_limits(
         &self,
@@ -64,6 +68,7 @@ impl Limiter {
         })
     }
 
+    /// Deletes stored limits by name. The limits that are left.
     #[pyo3(signature = (names, *, entity=None, resource=None))]
     fn delete_limits(
         &self,
@@ -78,6 +83,7 @@ impl Limiter {
         })
     }
 
+    /// The limits that are stored at one level.
     #[pyo3(signature = (*, entity=None, resource=None))]
     fn stored_limits(&self, entity: Option<&str>, resource: Option<&str>) -> PyResult<Call> {
         let scope = scope(entity, resource)?;
@@ -86,6 +92,7 @@ impl Limiter {
         })
     }
 
+    /// Stores the parent of an entity, and if its requests take from the parent's bucket too.
     #[pyo3(signature = (entity, *, parent=None, cascade=true))]
     fn put_entity(&self, entity: &str, parent: Option<&str>, cascade: bool) -> PyResult<Call> {
         let entity = EntityId::new(entity).map_err(invalid)?;
@@ -97,6 +104,7 @@ impl Limiter {
         })
     }
 
+    /// The stored record of an entity.
     fn entity(&self, entity: &str) -> PyResult<Call> {
         let entity = EntityId::new(entity).map_err(invalid)?;
         self.configure("entity", |limiter| async move {
@@ -108,6 +116,7 @@ impl Limiter {
         })
     }
 
+    /// Deletes the stored record of an entity; its buckets and usage stay.
     fn delete_entity(&self, entity: &str) -> PyResult<Call> {
         let entity = EntityId::new(entity).map_err(invalid)?;
         self.configure("delete_entity", |limiter| async move {

@@ -42,7 +42,8 @@ pub(crate) enum Begin {
     Detached,
 }
 
-/// A call that was not made yet: `await` it, or make it by `sync()` in code without an event loop.
+/// A call that was not made yet. `await` it in a task, or make it by `sync()`, once. A call that is
+/// dropped unmade is a `RuntimeWarning`.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Call {
     home: Home,

@@ -13,7 +13,7 @@ use sluicegate::{EntityId, Resource};
 use crate::decimals::text_of;
 use crate::errors::invalid;
 
-/// A limit: a name, and an amount per period. `Limit("rpm=100/min,burst=200")` reads its text.
+/// A limit: a name, and an amount per period. A limit that is named after a currency counts money.
 #[pyclass(frozen, eq, hash, module = "sluicegate", from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Limit {
@@ -73,6 +73,7 @@ impl Limit {
         Self::per(name, amount, "h", burst)
     }
 
+    /// An amount that refills evenly in each period of whole milliseconds.
     #[staticmethod]
     #[pyo3(signature = (name, amount, period, *, burst=None))]
     fn every(
@@ -88,7 +89,7 @@ impl Limit {
         Self::per(name, amount, &format!("{}ms", period.as_millis()), burst)
     }
 
-    /// A calendar limit: `calendar` is `day`, `week`, `month`, `year`, or one with an anchor, like
+    /// Full again when a period begins: `day`, `week`, `month`, `year`, or one with an anchor, like
     /// `month@15`.
     #[staticmethod]
     #[pyo3(signature = (name, amount, calendar, *, tz=None, forgive_debt=false))]

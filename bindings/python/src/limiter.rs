@@ -30,8 +30,8 @@ const CREDENTIALS_KEPT: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Leased tokens are given back within this time, unless another one is given.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Takes tokens of several limits at once, or none. Made by `memory`, `dynamodb`, `redis` or
-/// `local`.
+/// Takes tokens of several limits at once, or none. It may be shared by threads and event loops,
+/// but not by processes: make one in each, after a fork.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Limiter {
     pub(crate) inner: sluicegate::Limiter,
@@ -58,14 +58,17 @@ impl Limiter {
     }
 }
 
-/// A limiter whose balances are in this process.
+/// A limiter whose balances are in this process: for tests and first steps. Its keywords are those
+/// of `Settings`.
 #[pyfunction]
 #[pyo3(signature = (**settings))]
 pub(crate) fn memory(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Limiter> {
     Limiter::new(Home::here(py)?, Settings::read(settings)?, MemoryStore::new())
 }
 
-/// A limiter on a Redis server.
+/// A limiter on a Redis server, by its URL: `redis://127.0.0.1:6379`. One with `rediss://` encrypts
+/// connections and trusts the root certificates of the system, or those of `SSL_CERT_FILE` or
+/// `SSL_CERT_DIR` instead.
 #[pyfunction]
 #[pyo3(signature = (url, **settings))]
 pub(crate) fn redis(
@@ -79,7 +82,8 @@ pub(crate) fn redis(
     Limiter::new(home, Settings::read(settings)?, store)
 }
 
-/// A limiter on a DynamoDB table.
+/// A limiter on a DynamoDB table. Region and credentials come from the AWS environment. An
+/// `endpoint_url` on loopback needs no region.
 #[pyfunction]
 #[pyo3(signature = (table, *, endpoint_url=None, region=None, **settings))]
 pub(crate) fn dynamodb(
@@ -127,6 +131,8 @@ pub(crate) fn dynamodb(
 
 #[pymethods]
 impl Limiter {
+    /// A request for tokens: `await` it, or enter it by `async with` or `with`. Its keywords are
+    /// those of `Options`.
     #[pyo3(signature = (entity, resource, consume, **options))]
     fn acquire(
         &self,
@@ -140,6 +146,8 @@ impl Limiter {
         Ok(Acquire::new(self.inner.clone(), request, self.home, self.begin))
     }
 
+    /// Takes leased tokens that this process holds; never waits. `None`: it does not hold them, and
+    /// leases more in the background. Await the first request on a bucket.
     #[pyo3(signature = (entity, resource, consume, **options))]
     fn try_acquire(
         &self,
@@ -155,6 +163,7 @@ impl Limiter {
         Ok(permit.map(|permit| Permit::new(permit, self.home)))
     }
 
+    /// Checks a request once, to make it many times from leased tokens.
     fn prepare(&self, request: &Bound<'_, Acquire>) -> PyResult<Call> {
         let (limiter, home) = (self.inner.clone(), self.home);
         let request = request.get().request();
@@ -167,6 +176,7 @@ impl Limiter {
         })
     }
 
+    /// The status of all limits of a bucket, by one read; takes nothing.
     #[pyo3(signature = (entity, resource, *, limits=None))]
     fn peek(
         &self,
@@ -189,6 +199,7 @@ impl Limiter {
         self.inner.mode() == Mode::Shadow
     }
 
+    /// Gives leased tokens back to the store; the log has those for which that failed.
     #[pyo3(signature = (timeout=None))]
     fn close(&self, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Call> {
         let timeout = timeout.map(|given| time("timeout", given)).transpose()?.flatten();

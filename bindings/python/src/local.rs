@@ -15,8 +15,7 @@ use crate::limiter::Limiter;
 use crate::options;
 use crate::runtime::Home;
 
-/// The embedded engine, for tests and first steps: a context, in which its limiters work. Its end
-/// counts what was written.
+/// The embedded engine: a context in which its limiters work. Its end counts what was written.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Local {
     settings: Settings,
@@ -31,7 +30,8 @@ struct Running {
     engine: JoinHandle<Result<(), Error>>,
 }
 
-/// The embedded engine in this process.
+/// The embedded engine in this process, for tests and first steps, with its usage windows. It keeps
+/// nothing, unless `data` names a file.
 #[pyfunction]
 #[pyo3(signature = (*, table="sluicegate-limits", windows="hour,day", data=None))]
 pub(crate) fn local(

@@ -8,7 +8,7 @@ use crate::decimals::decimals;
 use crate::errors::{UnknownPriceError, invalid};
 use crate::usage::instant;
 
-/// The token counts of one request.
+/// The token counts of one request to a model.
 #[pyclass(frozen, get_all, eq, hash, module = "sluicegate")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Usage {
@@ -30,7 +30,7 @@ impl Usage {
         Self { input, output, cached_input, cache_write }
     }
 
-    /// Reads a response: its body as text or bytes, or as the object that its JSON has.
+    /// Reads a response of OpenAI, Anthropic or Amazon Bedrock; `None`: it has no usage.
     #[staticmethod]
     fn of_response(body: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let text;
@@ -79,19 +79,22 @@ pub(crate) struct PriceBook {
 
 #[pymethods]
 impl PriceBook {
+    /// Reads the format of `sluicegate-prices`.
     #[staticmethod]
     fn from_json(text: &str) -> PyResult<Self> {
         let inner = sluicegate_prices::PriceBook::from_json(text).map_err(invalid)?;
         Ok(Self { inner })
     }
 
+    /// Reads the price list that LiteLLM publishes.
     #[staticmethod]
     fn from_litellm(text: &str) -> PyResult<Self> {
         let inner = sluicegate_prices::PriceBook::from_litellm(text).map_err(invalid)?;
         Ok(Self { inner })
     }
 
-    /// The amounts of one request: `rpm`, `input`, `output`, and the cost by its currency.
+    /// The amounts of one request at a time, now unless given: `rpm`, `input`, `output`, and the
+    /// cost under the code of its currency, like `usd`.
     #[pyo3(signature = (model, usage, *, at=None))]
     fn amounts<'py>(
         &self,

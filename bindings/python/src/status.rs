@@ -14,7 +14,7 @@ pub(crate) struct LimitStatus {
     limit: String,
     /// The limit with its rule, like `rpm=100/min`.
     rule: String,
-    /// A `Decimal`: tokens, or money in the currency's unit; negative while there is a debt.
+    /// Tokens, or money in the currency's unit; negative while there is a debt.
     available: Py<PyAny>,
     /// True if the limit does not have the amount that was asked for.
     violated: bool,

@@ -23,7 +23,7 @@ pub(crate) struct UsageWindow {
     /// Its start and its end.
     start: DateTime<Utc>,
     end: DateTime<Utc>,
-    /// `Decimal`s by limit: consumed less returned.
+    /// Tokens, or money in the currency's unit, by limit: consumed less returned.
     consumed: Py<PyAny>,
 }
 
@@ -36,7 +36,7 @@ impl UsageWindow {
     }
 }
 
-/// A calendar limit or one that counts money, in its period.
+/// A calendar limit, or one that counts money, in its period.
 #[pyclass(frozen, get_all, module = "sluicegate")]
 pub(crate) struct Budget {
     entity: String,
@@ -47,11 +47,13 @@ pub(crate) struct Budget {
     granted: Py<PyAny>,
     /// The rest.
     left: Py<PyAny>,
-    /// The sum of the usage windows of the period, if there are some, and all can be read.
+    /// The sum of the usage windows of the period; `None`: there are none, or one of them cannot be
+    /// read.
     used: Option<Py<PyAny>>,
-    /// The next boundary, or the time when it is full.
+    /// The next boundary, or the time when it is full; `None`: never.
     resets_at: Option<DateTime<Utc>>,
-    /// The time at which it is used up at the pace of the last seven days.
+    /// The time at which it is used up at the pace of the last seven days (of a new budget, of the
+    /// days since its first use); `None`: not before it resets, or not known.
     used_up_at: Option<DateTime<Utc>>,
 }
 
@@ -99,6 +101,9 @@ impl From<ReadError> for Failed {
 
 #[pymethods]
 impl Limiter {
+    /// The usage windows of an entity, of a resource, or of both, that begin in a time; both with a
+    /// time zone. `kind` is `minute`, `hour`, `day`, `week`, `month`, `year`, or a calendar like
+    /// `month@15/Europe/Berlin`.
     #[pyo3(signature = (entity=None, resource=None, *, kind="hour", since, until=None))]
     fn usage(
         &self,
@@ -142,6 +147,7 @@ impl Limiter {
         })
     }
 
+    /// The calendar limits of an entity, and those that count money.
     #[pyo3(signature = (entity, resource=None))]
     fn budget(&self, entity: &str, resource: Option<&str>) -> PyResult<Call> {
         let entity = EntityId::new(entity).map_err(invalid)?;

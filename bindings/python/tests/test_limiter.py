@@ -1,5 +1,6 @@
 """The package as its users see it."""
 
+import ast
 import asyncio
 import copy
 import os
@@ -32,6 +33,35 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "test_page.py").write_text(blocks[4])
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     assert "1 passed" in subprocess.run(pytest_, capture_output=True, text=True).stdout
+
+
+def test_help_says_what_an_editor_shows() -> None:
+    def words(doc: str | None) -> list[str]:
+        return (doc or "").replace("`", "").split()
+
+    def compare(place: object, nodes: list[ast.stmt]) -> int:
+        compared = 0
+        for node in nodes:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                item = getattr(place, node.name)
+                shown = words(ast.get_docstring(node))
+                # The help of an exception goes on with its attributes, which have none.
+                assert words(item.__doc__)[: len(shown)] == shown, node.name
+                compared += 1 if shown else 0
+                if isinstance(node, ast.ClassDef):
+                    compared += compare(item, node.body)
+        return compared
+
+    stub = Path(sluicegate.__file__).with_suffix(".pyi").read_text()
+    assert compare(sluicegate, ast.parse(stub).body) > 60
+
+
+def test_a_negative_total_is_refused() -> None:
+    limiter = sluicegate.memory(limits=["tpm=100/never"])
+    permit = limiter.acquire("u", "r", {"tpm": 40}).sync()
+    with pytest.raises(sluicegate.InvalidRequestError, match="tpm is negative"):
+        permit.correct_to(tpm=-1).sync()
+    assert [status.available for status in permit.remaining] == [60]
 
 
 def test_a_refusal_carries_the_time_and_the_limits() -> None:

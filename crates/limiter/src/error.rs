@@ -208,6 +208,9 @@ pub enum InvalidRequest {
         /// The requested amount, in millitokens.
         milli: i128,
     },
+    /// A correction names a negative amount as what was used.
+    #[error("{0} is negative: name what was used in the end, or give back by an adjustment")]
+    NegativeTotal(LimitName),
     /// A limit is named twice in one request.
     #[error("limit {0} is named twice")]
     DuplicateLimit(LimitName),

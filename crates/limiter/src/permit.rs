@@ -243,8 +243,11 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// As for [`adjust_all`](Self::adjust_all).
+    /// As for [`adjust_all`](Self::adjust_all); [`InvalidRequest::NegativeTotal`].
     pub async fn correct_to(&self, amounts: &Amounts) -> Result<Adjusted, AdjustError> {
+        if let Some((limit, _)) = amounts.iter().find(|(_, total)| **total < Millitokens::ZERO) {
+            return Err(InvalidRequest::NegativeTotal(limit.clone()).into());
+        }
         self.adjust_each(amounts, |log| {
             let mut by = amounts.clone();
             by -= &amounts.keys().map(|limit| (limit.clone(), log.consumed(limit))).collect();

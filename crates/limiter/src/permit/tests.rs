@@ -283,6 +283,14 @@ async fn an_ambiguous_earlier_write_does_not_stand_for_the_new_one() {
     assert_eq!((case.consumed("tpm").0, case.consumed("rpm").0), (0, 0));
 }
 
+#[tokio::test]
+async fn a_negative_total_corrects_nothing() {
+    let case = ScriptedPermit::of_one_bucket().await;
+    let error = case.permit.correct_to(&amounts([("rpm", 2), ("tpm", -1)])).await.unwrap_err();
+    assert!(error.to_string().starts_with("tpm is negative: name what was used"), "{error}");
+    assert_eq!((case.consumed("tpm").0, case.consumed("rpm").0), (60, 0));
+}
+
 /// If one of several limits is unknown, the others are corrected, and the call succeeds: an error
 /// would make its caller correct them again.
 #[tokio::test]
