@@ -34,9 +34,9 @@ pub struct StoredRules {
     /// The time of the newest change of any level, for items whose stamp is a time; `None`: nothing
     /// was ever stored.
     pub updated_at: Option<EpochMillis>,
-    /// The stamp of an item that was seen before a strongly consistent read of these levels. The
-    /// levels replace what such an item follows, even if they look older: then a level was deleted
-    /// by hand, or the table was restored.
+    /// The stamp that the bucket's item had before a strongly consistent read of these levels. They
+    /// replace what an item with this stamp follows, even if they look older: then a level was
+    /// deleted by hand, or the table was restored.
     pub outranks: Option<ConfigStamp>,
     /// True if a limit is stored for this entity itself: its bucket never expires.
     pub never_expires: bool,

@@ -24,9 +24,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the sum of all takes up to and including the last acquire or lease of that
-    /// limit, in the order of the requests. The balance, with refill and returned tokens, must
-    /// cover it. Corrections after that are never refused, so nothing must cover them.
+    /// For each limit, the tokens taken by its last acquire or lease and by all requests before
+    /// that one. The balance, with refill and returned tokens, must cover them. Corrections after
+    /// that are never refused, so nothing must cover them.
     pub(crate) must_cover: &'a Amounts,
     /// `None`: a claim without a request. Its other conditions keep it from happening twice.
     pub(crate) id: Option<&'a RequestId>,

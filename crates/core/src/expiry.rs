@@ -6,8 +6,8 @@ use crate::{CompositeBucket, EpochMillis, LimitBalance, Rule};
 /// The margin of every expiry, in milliseconds: clocks differ and writes take time.
 const MARGIN_MS: i128 = 60_000;
 
-/// Milliseconds after `since` until a limit with this balance has earned `times` times the amount
-/// that it lacks; `None`: it never does. A calendar limit earns at whole boundaries.
+/// Milliseconds after `since` until the refill of a limit with this balance is `times` what the
+/// balance lacks; `None`: it never is. A calendar limit is refilled at whole boundaries.
 fn fills_in_ms(rule: Rule, tokens: i64, since: EpochMillis, times: u8) -> Option<i128> {
     let (refill, tokens) = (rule.refill(), i128::from(tokens));
     let missing = i128::from(rule.burst().get()) - tokens;
@@ -39,8 +39,8 @@ pub(crate) fn expiry_s<'a>(
     Some(seconds(i128::from(now.get()) + MARGIN_MS + longest))
 }
 
-/// An expiry for a balance of `tokens` allows twice the time in which that balance fills. This is
-/// the lowest balance that still fills in that time.
+/// The lowest balance that is full by the expiry of a balance of `tokens` ([`expiry_s`], without
+/// its margin).
 pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
     2 * tokens.min(0) - i128::from(rule.burst().get())
 }

@@ -137,8 +137,9 @@ pub enum TableError {
     #[error("the table is throttled")]
     Throttled(#[source] BoxError),
     /// There was no answer, or none that says if the write was done. The source is a
-    /// [`StoreFailure`](crate::error::StoreFailure) if the table answered that it failed, and a
-    /// [`NoConnection`](crate::error::NoConnection) if none could be made: then nothing was done.
+    /// [`StoreFailure`](crate::error::StoreFailure) if the table answered that it failed. It is a
+    /// [`NoConnection`](crate::error::NoConnection) if no connection could be made, so that nothing
+    /// was done.
     #[error("the table does not answer, or failed")]
     Unconfirmed(#[source] BoxError),
     /// Access is denied, the table does not exist, or the request is invalid: a repetition fails

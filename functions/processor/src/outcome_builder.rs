@@ -157,7 +157,8 @@ impl OutcomeBuilder {
     /// position breaks the order if it follows a record with a position.
     ///
     /// # Errors
-    /// [`HandleError::NoPosition`] if that position is missing, or that of any failure.
+    /// [`HandleError::NoPosition`] if the record of a failure has no position, or if the first
+    /// record has none and must be reported.
     fn next_delivery_start(
         &self,
         records: &[Box<RawValue>],

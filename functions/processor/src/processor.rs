@@ -154,15 +154,13 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
-        // Records that this filter drops are delivered again, because the reported position is at
-        // or before all of them:
+        // A record is dropped here because of a failure: of a window of `unblocked`, or of an
+        // entry that may come before the record. Lambda delivers the record again:
         //
-        // - In a batch in the order of one stream, all of `unblocked` comes before the first entry,
-        //   and each of `behind` comes after an entry. So a dropped record comes after the failure
-        //   for which it is dropped: a failed window of `unblocked`, or a failed entry.
+        // - In a batch in the order of one stream, it comes after that failure, whose position or
+        //   an earlier one is reported.
         // - In any other batch, the position of the first record is reported.
-        //
-        // If there is no position to report, the whole batch comes again.
+        // - If there is no position to report, the whole batch comes again.
         let ready = behind
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));

@@ -52,8 +52,9 @@ pub(crate) struct WindowResult {
     /// Records that the window cannot accept.
     pub(crate) quarantined: Vec<Quarantined>,
     pub(crate) failure: Option<Failure>,
-    /// The window's item in the newest answer that has it. With alerts on and without a `failure`,
-    /// it is `Some` if any record of the group was counted, now or before.
+    /// The window's item in the newest answer that has it, for the claims of alerts
+    /// (`alert_claims.rs`). With alerts on, it is missing only after a `failure`, or if no record
+    /// of the group was ever counted.
     pub(crate) item: Option<WindowItem>,
     /// Alerts that were put into the outbox.
     pub(crate) alerts: u64,

@@ -63,8 +63,8 @@ impl AbandonedRequest {
 /// True if the item may have forgotten the lost attempt of a write, so that the image cannot tell
 /// whether the attempt happened. That is so in two cases: there is no item; or its list of ids is
 /// full and has none of `ids_before`, the ids from before the write, so that `id` may have come and
-/// gone. A later attempt of the same write, if it succeeds, puts `id` into the item, and so does
-/// the write's fence. So `id` says nothing of the lost attempt, and is left out of the comparison.
+/// gone. `id` itself is left out of the comparison: a later attempt of the same write, or the
+/// write's fence, may have put it into the item, so it says nothing of the lost attempt.
 pub(super) fn may_have_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

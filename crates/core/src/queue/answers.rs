@@ -115,10 +115,9 @@ impl<W> WriteQueue<W> {
             let is_claim = plan.path == WritePath::Claim;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
-                // Had another process claimed before this write? The refill time that the write
-                // found in the item shows it. A claim succeeds only if it finds the refill time of
-                // `before`. A write without a claim leaves the refill time as it found it, so
-                // `after` has it.
+                // The refill time that the write found in the item shows if another process had
+                // claimed. A claim requires that it finds the refill time of `before`. Any other
+                // write leaves the refill time as it finds it, so `after` has it.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }
@@ -143,7 +142,7 @@ impl<W> WriteQueue<W> {
             shared
                 .members
                 .iter_mut()
-                .for_each(|member| member.has_authoritative_since_entry[*index] = true);
+                .for_each(|member| member.has_authoritative_image[*index] = true);
             self.set_image(*index, image, now, true);
         }
         self.shared = Some(shared);
@@ -192,7 +191,7 @@ impl<W> WriteQueue<W> {
         // The lost write may have changed the bucket, and time has passed: nothing may be refused
         // by an earlier answer.
         for member in self.members() {
-            member.has_authoritative_since_entry = Default::default();
+            member.has_authoritative_image = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -323,7 +322,7 @@ impl<W> WriteQueue<W> {
             // first.
             (_, Upkeep::Reconfigure) => {
                 self.members()
-                    .for_each(|member| member.has_authoritative_since_entry = Default::default());
+                    .for_each(|member| member.has_authoritative_image = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -359,8 +358,7 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(KnownImage { image, as_of: now, is_authoritative });
         bucket.restart_quiet_time_if_claimed(now);
         for member in self.members() {
-            member.has_authoritative_since_entry[index] =
-                is_authoritative && member.entered_before_call;
+            member.has_authoritative_image[index] = is_authoritative && member.entered_before_call;
         }
     }
 

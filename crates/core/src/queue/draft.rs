@@ -23,9 +23,9 @@ pub(super) struct BucketDraft {
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Tokens that are given back after an earlier request of this write took of the same limit;
-    /// they are added without a cap. After that no further request that takes of that limit goes
-    /// into this write: the balance may be above the cap.
+    /// Tokens that a request gives back of a limit of which an earlier request of this write took.
+    /// They are added without a cap. No further request that takes of that limit goes into this
+    /// write: the balance may be above the cap.
     added_uncapped: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
@@ -44,9 +44,9 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: the next claim may undo such a debit. A full bucket loses its refill for
-    /// lack of room. The debit makes room, so the next claim adds that refill after all. (A write
-    /// with conditions does not make such room: `take_unclaimed` says how.)
+    /// range. The price: the next claim may undo such a debit. It adds refill for which a full
+    /// bucket had no room before the debit. (A write with conditions does not make such room:
+    /// `take_unclaimed` says how.)
     pub(super) is_forced: bool,
 }
 
@@ -140,9 +140,9 @@ impl BucketDraft {
             return add_only((&within_range(image, moved), &self.counted), id, fenced_off);
         }
         let debited = less(self.taken.clone(), &self.added_uncapped);
-        // Only a correction can move the balance out of its range. `within_range` must not cut a
-        // write of acquires only: it does not count the refill that this write may claim. Nor does
-        // it count the returned tokens, which may not fit.
+        // Only a correction can move the balance out of its range. A write of acquires only must
+        // not be cut: `within_range` counts neither the refill that this write may claim, nor the
+        // returned tokens, which may not fit.
         let debited = if draft.corrects { within_range(image, debited) } else { debited };
         let expires = match draft.acquires {
             true => !configuration.never_expires(),

@@ -36,9 +36,8 @@ impl<W> WriteQueue<W> {
     /// - It succeeded only because the item had none of these ids. So none of them had happened,
     ///   unless the item had forgotten its id by then (`may_have_forgotten`): then it is ambiguous.
     ///
-    /// A write that had not happened may count as ambiguous, too. The item may have had an id of
-    /// `ids_before` until the fence put its own ids in, and the image that is looked at here is
-    /// from after that.
+    /// A write that had not happened may count as ambiguous, too. The image here is from after the
+    /// fence, and the ids of the fence may have pushed the last id of `ids_before` out of the item.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.
@@ -57,9 +56,9 @@ impl<W> WriteQueue<W> {
 
     /// Looks at the abandoned writes, newest first. If an image shows the id of one, that write
     /// happened, and it fenced the earlier ones: these end as in
-    /// [`end_abandoned`](Self::end_abandoned). (It also put their ids into the item, so of several
-    /// ids that are shown, only the newest proves that its write happened.) If the item of bucket 0
-    /// may have forgotten the id, the write counts as ambiguous, and stays.
+    /// [`end_abandoned`](Self::end_abandoned). The ids of these may be shown, too: their fence
+    /// puts them into the item, so that proves nothing. If the item of bucket 0 may have forgotten
+    /// the id, the write counts as ambiguous, and stays.
     pub(super) fn resolve_abandoned(&mut self) {
         if self.abandoned.iter().any(|write| self.is_shown(&write.id)) {
             // An abandoned write happened. The shared write requires that it did not, so the shared

@@ -68,8 +68,8 @@ impl<W> WriteQueue<W> {
             ) {
                 Assessment::Covered => must_cover.push(must_cover_now),
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    // Assessed again, with all refill. If it fits now, it lacks only the refill
-                    // that `refill_counts_until` withholds, so it was not passed over.
+                    // `refill_counts_until` may withhold refill. If the request fits with all of
+                    // it, the request waits for that refill alone, and was not passed over.
                     let with_all_refill = assess(image, acquire, &drafted.returned, now);
                     let fallback = match with_all_refill {
                         Assessment::Covered => Placement::Later,
@@ -78,7 +78,7 @@ impl<W> WriteQueue<W> {
                     return self.placement_if_not_grantable(member, now).unwrap_or(fallback);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.has_authoritative_since_entry[index] =>
+                    if !member.has_authoritative_image[index] =>
                 {
                     return Placement::Read;
                 }
@@ -143,7 +143,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 demand.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.has_authoritative_since_entry[index] {
+            if !missing.is_empty() && !member.has_authoritative_image[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

@@ -111,7 +111,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.has_authoritative_since_entry[index] || self.abandoned.is_empty() && is_recent()
+        member.has_authoritative_image[index] || self.abandoned.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -134,9 +134,8 @@ impl<W> WriteQueue<W> {
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image = self.buckets[index]
-                .image()
-                .filter(|_| member.has_authoritative_since_entry[index])?;
+            let image =
+                self.buckets[index].image().filter(|_| member.has_authoritative_image[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -168,9 +167,8 @@ impl<W> WriteQueue<W> {
     /// Refuses a request that was passed over (the requests before it took the tokens that it
     /// needs), if a later answer shows that those requests left too little. The balance counts
     /// refill up to the time at which the request was passed over, and later refill only if a write
-    /// has claimed it. If unclaimed later refill counted, the request might fit, and would go on
-    /// waiting for a write, although its caller did not ask to wait. After a boundary of a calendar
-    /// the request is not refused here.
+    /// has claimed it: its caller did not ask to wait for more. After a boundary of a calendar the
+    /// request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,
@@ -185,7 +183,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
-            if !member.has_authoritative_since_entry[index]
+            if !member.has_authoritative_image[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index]
                     && bucket.due_reconfiguration(acquire, now).is_some()

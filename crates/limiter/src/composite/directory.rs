@@ -126,9 +126,9 @@ impl Directory {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes in an answer; `None`: there is no item. No answer replaces a remembered record of
-    /// an entity that is still valid. An eventually consistent answer does not replace valid
-    /// limits of a later version.
+    /// Takes in an answer: the item, or `None` if there is none. As long as the remembered record
+    /// of an entity is valid, it stays as it is. As long as remembered limits are valid, an
+    /// eventually consistent answer with an earlier version does not replace them.
     pub(super) fn learn(
         &self,
         key: &ItemKey,

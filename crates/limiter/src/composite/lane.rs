@@ -60,7 +60,7 @@ pub(super) struct LaneState {
     /// [`NoConnection`](crate::error::NoConnection) is inside.
     pub(super) table_error: Option<Arc<TableError>>,
     /// The duration of the last call whose end a leader saw, if that call found no connection.
-    pub(super) refused_in: Option<Duration>,
+    pub(super) connect_failed_in: Option<Duration>,
     /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,
     /// The time that the next answer may take. After it, the leader asks again, because all callers
@@ -101,7 +101,7 @@ impl Lane {
             leader_due_at: None,
             term: 0,
             table_error: None,
-            refused_in: None,
+            connect_failed_in: None,
             quickest: QUICKEST_MAX,
             answer_time: ANSWER_TIME_MIN,
             replies: 0,
@@ -167,7 +167,7 @@ impl Lane {
             waiter.cost.read_units += reply.read_units * share;
         }
         program_metrics::spent(reply.write_units, reply.read_units);
-        state.refused_in = (reply.answer == Answer::NotSent).then_some(took);
+        state.connect_failed_in = (reply.answer == Answer::NotSent).then_some(took);
         match reply.answer {
             Answer::Lost => {
                 state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);

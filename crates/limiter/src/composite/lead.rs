@@ -73,7 +73,7 @@ impl<'a> Timer<'a> {
         self.sleep.as_mut().await;
     }
 
-    /// True if less than `time` is left, after more than that has passed. A caller that comes with
+    /// True if less than `time` is left, and more than `time` has passed: a caller that comes with
     /// little time gets its attempt.
     fn is_too_late_for(&self, time: Duration) -> bool {
         let now = Instant::now();
@@ -165,7 +165,7 @@ impl Leader<'_> {
                 }
                 // There was no connection just now. A write that tries again, and is in flight at
                 // the deadline, would leave its requests in doubt.
-                if state.refused_in.is_some_and(|took| timer.is_too_late_for(2 * took)) {
+                if state.connect_failed_in.is_some_and(|took| timer.is_too_late_for(2 * took)) {
                     return false;
                 }
                 self.lane.adopt_images(state);

@@ -79,11 +79,10 @@ impl Guard {
                 let cause = Cause::CallFailed(described(&source).into());
                 self.decide_without_store(request, cause, || source)
             }
-            // The store answers, but tokens may have been taken (`composite/undecided_error.rs`).
-            // Up to here, a bare `Contended` says that nothing was taken, and a wrapped one that
-            // tokens may be. The caller of the limiter knows no such difference: to it, every
-            // `Contended` says that tokens may have been taken, so the wrapping is dropped. `Setup`
-            // says to the caller that nothing was taken, so a wrapped one stays wrapped.
+            // The store answers, but tokens may have been taken: so the error is wrapped
+            // (`composite/undecided_error.rs`). To the caller of the limiter, every `Contended`
+            // says that tokens may have been taken, so it needs no wrapping. A `Setup` says that
+            // nothing was taken, so a wrapped one stays wrapped.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

@@ -9,9 +9,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::store_guard::Guard;
 
-/// While earlier probes hang, at most about this many are sent within one connect deadline. So no
-/// more are in flight. A probe that hangs must not delay the next one, which may find the store
-/// available.
+/// While earlier probes hang, at most about this many are sent within one connect deadline. A probe
+/// ends by that deadline, so no more are in flight. A probe that hangs must not delay the next one,
+/// which may find the store available.
 const PROBES_MAX: u32 = 8;
 
 impl Guard {
