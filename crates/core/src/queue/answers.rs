@@ -216,7 +216,8 @@ impl<W> WriteQueue<W> {
             && (must_read_first || self.buckets[0].image().is_some_and(expires_too_early));
         let mut must_extend = Vec::new();
         for mut member in shared.members {
-            let done = member.done(path, self.images(), shared.draft.is_forced);
+            let is_forced = shared.draft.is_forced && member.corrects_upwards();
+            let done = Done { path, is_forced, ..member.done(self.images()) };
             match member.waiter.take() {
                 Some(waiter) if may_expire_early && member.corrects_upwards() => {
                     must_extend.push((member.request.id, waiter, done));

@@ -34,11 +34,8 @@ impl KnownImage {
     /// True if both come from one and the same answer.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let is_same_image = match (&self.image, &other.image) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        is_same_image
+        let address = |known: &Self| known.image.as_ref().map(Arc::as_ptr);
+        address(self) == address(other)
             && self.as_of == other.as_of
             && self.is_authoritative == other.is_authoritative
     }
@@ -57,12 +54,8 @@ impl KnownImage {
     /// told apart. To take the older one is safe, because a plan has conditions.
     #[must_use]
     pub fn is_older_than(&self, other: &Self) -> bool {
-        match (&self.image, &other.image) {
-            (Some(this), Some(other)) => {
-                this.refilled_at < other.refilled_at && !is_refill_time_ahead(other, self.as_of)
-            }
-            _ => false,
-        }
+        let (Some(this), Some(other)) = (&self.image, &other.image) else { return false };
+        this.refilled_at < other.refilled_at && !is_refill_time_ahead(other, self.as_of)
     }
 }
 

@@ -207,13 +207,14 @@ impl<W> WriteQueue<W> {
         let id = lender.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);
         let plans = self.plans(&draft, &id, may_be_outdated, now);
+        let ids_before = self.buckets[0].image().map(|image| image.request_ids.clone());
         self.shared = Some(SharedWrite {
             draft,
             write: Arc::new(Write { plans, id: Some((id.clone(), generation)) }),
             id,
             members,
             is_in_doubt: false,
-            ids_before: Vec::new(),
+            ids_before: ids_before.unwrap_or_default(),
             has_read_since_attempt: false,
             may_be_outdated,
         });
@@ -251,12 +252,7 @@ impl<W> WriteQueue<W> {
     fn send_shared(&mut self) -> Action {
         self.flight = Some(Flight::SharedWrite);
         self.note_entered_before_call();
-        let ids = || self.buckets[0].image().map(|image| image.request_ids.clone());
-        let ids = ids().unwrap_or_default();
         let Some(shared) = &mut self.shared else { return Action::Idle };
-        if !shared.is_in_doubt {
-            shared.ids_before = ids;
-        }
         for member in &mut shared.members {
             member.attempts += 1;
             member.was_outrun = false;

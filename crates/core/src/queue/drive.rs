@@ -102,13 +102,8 @@ impl<W> WriteQueue<W> {
             let corrections_were_outrun = self.outruns_in_a_row > 0 && self.only_corrects();
             return Action::Pause { pauses_in_a_row: self.pauses, corrections_were_outrun };
         }
-        if let Some(action) = self.extend_expiry(now) {
-            return action;
-        }
-        if let Some(action) = self.repeat(now) {
-            return action;
-        }
-        self.compose(now, new_id)
+        let action = self.extend_expiry(now).or_else(|| self.repeat(now));
+        action.unwrap_or_else(|| self.compose(now, new_id))
     }
 
     /// Moves the expiry of an item that would expire before its debt is refilled.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::draft::less;
 use crate::{Amounts, LeaseRange, LimitName, Millitokens};
 
 /// The terms of a lease, in addition to its demand. The demand is the least that the lease takes.
@@ -42,10 +43,6 @@ impl LeaseTerms {
 
     /// The amounts that move the counters of consumption once `leased` is taken.
     pub(super) fn counted(&self, leased: &Amounts) -> Amounts {
-        self.counted.clone().unwrap_or_else(|| {
-            let mut counted = leased.clone();
-            counted -= &self.returned;
-            counted
-        })
+        self.counted.clone().unwrap_or_else(|| less(leased.clone(), &self.returned))
     }
 }

@@ -95,7 +95,7 @@ impl<W> WriteQueue<W> {
             false => (terms.returned.clone(), counted),
         };
         if leased.is_empty() && returned.is_empty() {
-            return Placement::Resolved(Outcome::Done(member.done(None, self.images(), false)));
+            return Placement::Resolved(Outcome::Done(member.done(self.images())));
         }
         draft.acquires |= !leased.is_empty();
         draft.corrects |= leased.is_empty();

@@ -124,8 +124,7 @@ impl<W> WriteQueue<W> {
             match (at.map(|at| self.waiting.remove(at)), request.purpose) {
                 (Some(mut member), _) => {
                     member.dropped = self.lacking(&member.request);
-                    let done =
-                        Done { leased: request.leased, ..member.done(None, self.images(), false) };
+                    let done = Done { leased: request.leased, ..member.done(self.images()) };
                     finished.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
                 }
                 (None, Purpose::Acquire) => self.give_back(request.id, request.demands),
@@ -147,18 +146,15 @@ impl<W> WriteQueue<W> {
     /// The limits of a correction that the known items lack. If an earlier attempt made the
     /// correction, it left these out.
     pub(super) fn lacking(&self, request: &QueuedRequest) -> Vec<LimitName> {
-        let of_bucket = |(bucket, demand): (&QueueBucket, &BucketDemand)| {
-            let lacks = |limit: &&LimitName| {
-                bucket.image().is_some_and(|image| !image.limits.contains_key(*limit))
-            };
-            demand.amounts.keys().filter(lacks).cloned().collect::<Vec<_>>()
-        };
-        match request.purpose {
-            Purpose::Correct => {
-                self.buckets.iter().zip(&request.demands).flat_map(of_bucket).collect()
-            }
-            _ => Vec::new(),
+        if request.purpose != Purpose::Correct {
+            return Vec::new();
         }
+        let of_bucket = |(bucket, demand): (&QueueBucket, &BucketDemand)| {
+            let Some(image) = bucket.image() else { return Vec::new() };
+            let lacks = |limit: &&LimitName| !image.limits.contains_key(*limit);
+            demand.amounts.keys().filter(lacks).cloned().collect()
+        };
+        self.buckets.iter().zip(&request.demands).flat_map(of_bucket).collect()
     }
 
     pub(super) fn note_ended_without_caller(&mut self, id: RequestId, leased: Option<Amounts>) {
@@ -169,15 +165,10 @@ impl<W> WriteQueue<W> {
 
     /// Remembers a write that is not sent again, if it is in doubt.
     pub(super) fn make_abandoned_if_in_doubt(&mut self, shared: &SharedWrite<W>) {
-        if !shared.is_in_doubt {
-            return;
+        if shared.is_in_doubt {
+            self.abandoned.push(AbandonedWrite::new(shared));
+            self.note_lost_id(shared.id.clone());
         }
-        self.abandoned.push(AbandonedWrite::new(
-            &shared.id,
-            &shared.members,
-            shared.ids_before.clone(),
-        ));
-        self.note_lost_id(shared.id.clone());
     }
 
     /// Forgets the oldest abandoned writes if the next write cannot fence all of them. A forgotten

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use super::request::{Done, Purpose, QueuedRequest};
 use super::settings::{AHEAD_ATTEMPTS_MAX, ATTEMPTS_MAX, BUCKETS_MAX};
-use crate::{
-    Amounts, CompositeBucket, EpochMillis, LimitName, LimitStatus, Millitokens, WritePath,
-};
+use crate::{Amounts, CompositeBucket, EpochMillis, LimitName, LimitStatus, Millitokens};
 
 /// A request of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -103,18 +101,14 @@ impl<W> Member<W> {
             && amounts.any(|amount| *amount > Millitokens::ZERO)
     }
 
-    pub(super) fn done(
-        &self,
-        path: Option<WritePath>,
-        images: Vec<Option<Arc<CompositeBucket>>>,
-        is_forced: bool,
-    ) -> Done {
+    /// Its effect, if an earlier attempt took effect, or there was nothing to write.
+    pub(super) fn done(&self, images: Vec<Option<Arc<CompositeBucket>>>) -> Done {
         Done {
-            path,
+            path: None,
             images,
             leased: self.leased.clone(),
             dropped: self.dropped.clone(),
-            is_forced: is_forced && self.corrects_upwards(),
+            is_forced: false,
             attempts: self.attempts,
         }
     }

@@ -60,18 +60,13 @@ impl<W> WriteQueue<W> {
                 return Placement::Later;
             };
             let acquire = Acquire { amounts: &must_cover_now, ..self.acquire_of(member, index) };
-            match assess(
-                image,
-                acquire,
-                &drafted.returned,
-                self.refill_counts_until(draft, index, now),
-            ) {
+            let refilled_until = self.refill_counts_until(draft, index, now);
+            match assess(image, acquire, &drafted.returned, refilled_until) {
                 Assessment::Covered => must_cover.push(must_cover_now),
                 Assessment::Short(_) | Assessment::Repair(_) => {
                     // `refill_counts_until` may withhold refill. If the request fits with all of
                     // it, the request waits for that refill alone, and was not passed over.
-                    let with_all_refill = assess(image, acquire, &drafted.returned, now);
-                    let fallback = match with_all_refill {
+                    let fallback = match assess(image, acquire, &drafted.returned, now) {
                         Assessment::Covered => Placement::Later,
                         _ => Placement::PassedOver,
                     };
@@ -135,7 +130,7 @@ impl<W> WriteQueue<W> {
                 && image.is_some_and(is_shown)
             {
                 member.dropped = self.lacking(&member.request);
-                return Placement::Resolved(Outcome::Done(member.done(None, self.images(), false)));
+                return Placement::Resolved(Outcome::Done(member.done(self.images())));
             }
             let has = |limit: &LimitName| match image {
                 Some(image) => image.limits.contains_key(limit),
@@ -147,21 +142,17 @@ impl<W> WriteQueue<W> {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));
-            let drafted_configuration = draft.buckets[index].configuration.as_deref();
-            let may_share = match (drafted_configuration, image) {
-                (Some(configuration), Some(_)) => {
-                    item_follows(bucket, configuration, Amounts::EMPTY)
-                }
-                (Some(configuration), None) => may_join(Some(configuration), &demand.configuration),
-                (None, _) => true,
+            let cannot_share = |drafted: &Configuration| match image {
+                Some(_) => !item_follows(bucket, drafted, Amounts::EMPTY),
+                None => !may_join(Some(drafted), &demand.configuration),
             };
-            if !may_share {
+            if draft.buckets[index].configuration.as_deref().is_some_and(cannot_share) {
                 return Placement::Later;
             }
             corrections.push(there);
         }
         if corrections.iter().all(|amounts| amounts.is_empty()) {
-            return Placement::Resolved(Outcome::Done(member.done(None, self.images(), false)));
+            return Placement::Resolved(Outcome::Done(member.done(self.images())));
         }
         let mut drafted = draft.buckets.clone();
         for (index, there) in corrections.iter().enumerate() {

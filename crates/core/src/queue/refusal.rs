@@ -147,21 +147,7 @@ impl<W> WriteQueue<W> {
                 || at >= member.request.started_at && age_ms < interval;
             is_recent_claim.then_some(at)
         };
-        let mut is_short = false;
-        for (index, bucket) in self.buckets.iter().enumerate() {
-            let acquire = self.acquire_of(member, index);
-            if member.may_reconfigure[index] && bucket.due_reconfiguration(acquire, now).is_some() {
-                return None;
-            }
-            is_short |= recent_claim_at(index).is_some_and(|at| {
-                matches!(
-                    assess(bucket.image(), acquire, member.lease_return(), at),
-                    Assessment::Short(_)
-                )
-            });
-        }
-        let as_of = |index| recent_claim_at(index).unwrap_or(now);
-        is_short.then(|| self.refusal_as_of(member, as_of, now))
+        self.refusal_as_of(member, recent_claim_at, now)
     }
 
     /// Refuses a request that was passed over (the requests before it took the tokens that it
@@ -180,36 +166,45 @@ impl<W> WriteQueue<W> {
                 .image()
                 .map_or(passed_over_at, |image| image.refilled_at.max(passed_over_at))
         };
-        let mut is_short = false;
-        for (index, bucket) in self.buckets.iter().enumerate() {
-            let acquire = self.acquire_of(member, index);
-            if !member.has_authoritative_image[index]
+        let cannot_tell = |(index, bucket): (usize, &QueueBucket)| {
+            !member.has_authoritative_image[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
-                || member.may_reconfigure[index]
-                    && bucket.due_reconfiguration(acquire, now).is_some()
-            {
-                return None;
-            }
-            let assessment = assess(bucket.image(), acquire, member.lease_return(), as_of(index));
-            is_short |= matches!(assessment, Assessment::Short(_));
+        };
+        if self.buckets.iter().enumerate().any(cannot_tell) {
+            return None;
         }
-        is_short.then(|| self.refusal_as_of(member, as_of, now))
+        self.refusal_as_of(member, |index| Some(as_of(index)), now)
     }
 
-    /// A refusal by the balances at the instants `as_of`. Its waits count from `now` on.
+    /// A refusal by the balances at the instants `as_of`, if one of them is short. Its waits count
+    /// from `now` on. A bucket without an instant refuses nothing. While an item must first be
+    /// brought to the request's limits, there is no refusal.
     fn refusal_as_of(
         &self,
         member: &Member<W>,
-        as_of: impl Fn(usize) -> EpochMillis,
+        as_of: impl Fn(usize) -> Option<EpochMillis>,
         now: EpochMillis,
-    ) -> Outcome {
-        let mut limits = self.evaluate(member, &as_of);
+    ) -> Option<Outcome> {
+        let mut is_short = false;
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            let acquire = self.acquire_of(member, index);
+            if member.may_reconfigure[index] && bucket.due_reconfiguration(acquire, now).is_some() {
+                return None;
+            }
+            let assess_at = |at| assess(bucket.image(), acquire, member.lease_return(), at);
+            is_short |= matches!(as_of(index).map(assess_at), Some(Assessment::Short(_)));
+        }
+        if !is_short {
+            return None;
+        }
+        let as_of = |index| as_of(index).unwrap_or(now);
+        let mut limits = self.evaluate(member, as_of);
         for (index, of_bucket) in limits.iter_mut().enumerate() {
             for status in of_bucket {
                 status.wait = counted_from(now, as_of(index), status.wait);
             }
         }
-        Outcome::Refused(limits)
+        Some(Outcome::Refused(limits))
     }
 
     /// The status of the limits of a request by the images alone.

@@ -9,10 +9,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluicegate_core::{Amounts, Done, Millitokens, Purpose, QueueSettings};
+use sluicegate_core::{Done, Millitokens, Purpose, QueueSettings};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
+use super::lane::Lane;
 use super::table_call::LaneMark;
 use crate::call::{CallContext, Effect};
 use crate::clock::Clock;
@@ -35,8 +36,9 @@ impl<T: Table> CompositeStore<T> {
             // The mark belongs to this correction, so no other request may share its write.
             Some(mark) => {
                 let settings = QueueSettings { is_transactional: true, ..settings };
-                let marked = Arc::new(LaneMark::new(mark.clone()));
-                known_bucket.lane_of_its_own(correction.bucket, settings, marked)
+                let marked = Some(Arc::new(LaneMark::new(mark.clone())));
+                let images = vec![known_bucket.newest.clone()];
+                Lane::new(vec![correction.bucket.clone()], images, settings, marked)
             }
         };
         let (bucket, amounts) = (correction.bucket.clone(), correction.amounts.clone());
@@ -87,9 +89,10 @@ impl<T: Table> CompositeStore<T> {
         error: AcquireError,
         effect: Effect,
     ) -> AdjustError {
+        let gives_back = correction.amounts.values().any(|amount| *amount < Millitokens::ZERO);
         // With a mark, a repetition finds the mark or makes the correction. Without a mark, a
         // repetition takes a debit twice at worst.
-        let may_repeat = correction.mark.is_some() || !gives_back(correction.amounts);
+        let may_repeat = correction.mark.is_some() || !gives_back;
         let error = match effect {
             Effect::None => {
                 return match error {
@@ -132,9 +135,4 @@ impl From<AcquireError> for AdjustError {
             _ => Self::Contended,
         }
     }
-}
-
-/// True if the correction gives back tokens of some limit, even if it takes tokens of another.
-fn gives_back(amounts: &Amounts) -> bool {
-    amounts.values().any(|amount| *amount < Millitokens::ZERO)
 }

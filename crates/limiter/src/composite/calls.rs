@@ -16,7 +16,6 @@ use super::composite_store::{CompositeStore, parse_image};
 use super::settings::Certainty;
 use super::table_call::{LaneMark, LaneTable, PendingCall, TableCall, TableReply};
 use crate::call::new_id;
-use crate::store_error::SetupError;
 use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
 
 impl<T: Table> LaneTable for CompositeStore<T> {
@@ -58,20 +57,13 @@ async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> TableReply {
         Ok(found) => found,
         Err(table_error) => return TableReply::of_error(table_error),
     };
-    let images: Result<Vec<_>, SetupError> = buckets
-        .iter()
-        .zip(&found.items)
-        .map(|(bucket, item)| parse_image(bucket, item.as_ref()))
-        .collect();
-    match images {
-        Ok(images) => {
-            let (answer, read_units) = (Answer::Read(images), found.read_units);
-            TableReply { answer, write_units: 0.0, read_units, table_error: None }
-        }
-        Err(broken) => {
-            TableReply { read_units: found.read_units, ..TableReply::of_error(broken.into()) }
-        }
-    }
+    let parse = |(bucket, item): (&BucketId, &Option<_>)| parse_image(bucket, item.as_ref());
+    let images: Result<Vec<_>, _> = buckets.iter().zip(&found.items).map(parse).collect();
+    let (answer, table_error) = match images {
+        Ok(images) => (Answer::Read(images), None),
+        Err(broken) => (Answer::TableUnusable, Some(TableError::Setup(broken))),
+    };
+    TableReply { answer, write_units: 0.0, read_units: found.read_units, table_error }
 }
 
 async fn write<T: Table>(

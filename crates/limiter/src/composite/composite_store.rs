@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 use serde_dynamo::Item;
 use sluicegate_core::keys::ItemKey;
-use sluicegate_core::{BucketId, CompositeBucket, KnownImage, QueueSettings, evaluate};
+use sluicegate_core::{BucketId, CompositeBucket, KnownImage, QueueSettings};
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
@@ -14,7 +14,7 @@ use super::known_buckets::KnownBucket;
 use super::lane::Lane;
 use crate::call::CallContext;
 use crate::counters::Counters;
-use crate::error::{AcquireError, LimitStatus};
+use crate::error::AcquireError;
 use crate::store_error::SetupError;
 use crate::table::{Consistency, ReadItems, Table};
 
@@ -67,33 +67,9 @@ impl<T: Table> CompositeStore<T> {
         let found = self.read(&keys, Consistency::Strong, true, context).await?;
         let image = parse_image(bucket, found.items.first().and_then(Option::as_ref))?;
         let (as_of, is_authoritative) = (context.now(), true);
-        known_bucket.newest.learn_unless_older(KnownImage {
-            image: image.clone(),
-            as_of,
-            is_authoritative,
-        });
+        let known = KnownImage { image: image.clone(), as_of, is_authoritative };
+        known_bucket.newest.learn_unless_older(known);
         Ok(image)
-    }
-
-    /// Reads the status of all limits of these buckets, by strongly consistent reads.
-    pub(super) async fn read_status(
-        &self,
-        targets: &[BucketRequest],
-        context: &mut CallContext<'_>,
-    ) -> Result<Vec<LimitStatus>, AcquireError> {
-        let mut limits = Vec::new();
-        for target in targets {
-            let BucketRequest { bucket, amounts, configuration, known_bucket, .. } = target;
-            let image = self.read_image(bucket, known_bucket, context).await?;
-            limits.extend(evaluate(
-                bucket,
-                image.as_deref(),
-                amounts,
-                configuration,
-                context.now(),
-            ));
-        }
-        Ok(limits)
     }
 
     /// The data that this process keeps of a bucket.
@@ -107,11 +83,7 @@ impl<T: Table> CompositeStore<T> {
     pub(super) fn lane(&self, targets: &[BucketRequest]) -> Arc<Lane> {
         let settings = self.queue_settings();
         match targets {
-            [child, parent] => child.known_bucket.lane_with(
-                &child.bucket,
-                (&parent.bucket, &parent.known_bucket),
-                settings,
-            ),
+            [child, parent] => child.known_bucket.lane_with(&child.bucket, parent, settings),
             targets => targets[0].known_bucket.lane(&targets[0].bucket, settings),
         }
     }

@@ -54,16 +54,10 @@ pub(super) enum Learned {
 }
 
 /// The content of an answer, and its time.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Dated<T> {
     record: Option<Arc<T>>,
     as_of: EpochMillis,
-}
-
-impl<T> Clone for Dated<T> {
-    fn clone(&self) -> Self {
-        Self { record: self.record.clone(), as_of: self.as_of }
-    }
 }
 
 impl<T> Dated<T> {
@@ -102,12 +96,9 @@ impl Directory {
 
     /// The levels of a bucket, as far as the answers are valid.
     pub(super) fn levels(&self, bucket: &BucketId, now: EpochMillis) -> Levels {
-        let mut levels = self.unread(bucket);
-        levels.answers = levels
-            .scopes
-            .each_ref()
-            .map(|scope| self.limits.get(scope).filter(|dated| dated.is_valid(now)));
-        levels
+        let valid = |scope| self.limits.get(scope).filter(|dated| dated.is_valid(now));
+        let levels = self.unread(bucket);
+        Levels { answers: levels.scopes.each_ref().map(valid), ..levels }
     }
 
     /// The levels of a bucket, all of which must be read.
@@ -240,11 +231,6 @@ impl Levels {
         if let Some((_, level)) = levels.find(|(known, _)| *known == scope) {
             *level = Some(answer);
         }
-    }
-
-    /// True if there is an answer for every level.
-    pub(super) fn are_known(&self) -> bool {
-        self.answers.iter().all(Option::is_some)
     }
 
     /// The time in which the answers for all levels are valid.

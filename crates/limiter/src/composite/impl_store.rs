@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use sluicegate_core::evaluate;
 use sluicegate_core::keys::ItemKey;
 
+use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::settings::CascadeMode;
 use super::targets::Lookup;
@@ -53,7 +55,13 @@ impl<T: Table> Store for CompositeStore<T> {
         async move {
             let mut context = CallContext::new(clock, request.deadline);
             let targets = self.find_targets(request, Lookup::Always, &mut context).await?;
-            self.read_status(&targets, &mut context).await
+            let mut limits = Vec::new();
+            for BucketRequest { bucket, amounts, configuration, known_bucket, .. } in &targets {
+                let image = self.read_image(bucket, known_bucket, &mut context).await?;
+                let (image, now) = (image.as_deref(), context.now());
+                limits.extend(evaluate(bucket, image, amounts, configuration, now));
+            }
+            Ok(limits)
         }
         .boxed()
     }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use sluicegate_core::{BucketId, Configuration, EpochMillis, QueueSettings};
 
+use super::bucket_request::BucketRequest;
 use super::lane::Lane;
 use super::newest_image::NewestImage;
-use super::table_call::LaneMark;
 use crate::lock::lock;
 
 /// The most lanes of one child with its parents: requests may name any number of parents.
@@ -46,34 +46,24 @@ impl KnownBucket {
         self.lane.get_or_init(new).clone()
     }
 
-    /// A new lane for a correction that is made once; other requests do not share its writes.
-    pub(super) fn lane_of_its_own(
-        &self,
-        bucket: &BucketId,
-        settings: QueueSettings,
-        mark: Arc<LaneMark>,
-    ) -> Arc<Lane> {
-        Lane::new(vec![bucket.clone()], vec![self.newest.clone()], settings, Some(mark))
-    }
-
     /// The lane of the requests on this bucket and its parent's.
     pub(super) fn lane_with(
         &self,
         bucket: &BucketId,
-        (parent, known_bucket): (&BucketId, &Self),
+        parent: &BucketRequest,
         settings: QueueSettings,
     ) -> Arc<Lane> {
         let mut state = lock(&self.state);
-        if let Some((_, lane)) = state.parent_lanes.iter().find(|(of, _)| of == parent) {
+        if let Some((_, lane)) = state.parent_lanes.iter().find(|(of, _)| *of == parent.bucket) {
             return lane.clone();
         }
-        let buckets = vec![bucket.clone(), parent.clone()];
-        let images = vec![self.newest.clone(), known_bucket.newest.clone()];
+        let buckets = vec![bucket.clone(), parent.bucket.clone()];
+        let images = vec![self.newest.clone(), parent.known_bucket.newest.clone()];
         let lane = Lane::new(buckets, images, settings, None);
         if state.parent_lanes.len() == PARENTS_MAX {
             state.parent_lanes.remove(0);
         }
-        state.parent_lanes.push((parent.clone(), lane.clone()));
+        state.parent_lanes.push((parent.bucket.clone(), lane.clone()));
         lane
     }
 

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sluicegate_core::{Action, Answer};
@@ -232,12 +231,8 @@ impl Leader<'_> {
 
     /// Waits for the answer. If this future is dropped before that, the call stays pending.
     async fn reply(&mut self) -> TableReply {
-        let reply =
-            std::future::poll_fn(|context: &mut Context<'_>| match &mut self.pending_call {
-                Some(pending_call) => pending_call.as_mut().poll(context),
-                None => Poll::Pending,
-            });
-        let reply = reply.await;
+        let Some(call) = &mut self.pending_call else { return std::future::pending().await };
+        let reply = call.await;
         self.pending_call = None;
         reply
     }

@@ -61,7 +61,10 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             if before.stored.is_none() {
                 return Ok(before.clone());
             }
-            self.limits(bucket, &before.explicit, &mut CallContext::reading(clock, deadline)).await
+            let context = &mut CallContext::reading(clock, deadline);
+            let (bucket, amounts, explicit) = (bucket.clone(), Amounts::EMPTY, &before.explicit);
+            let target = self.target(bucket, amounts, explicit, Lookup::Always, false, context);
+            Ok(target.await?.0.configuration)
         }
         .boxed()
     }

@@ -15,7 +15,7 @@ use sluicegate_core::{
 
 use super::bucket_request::{BucketRequest, take_out_uncharged};
 use super::composite_store::{CompositeStore, parse_image};
-use super::directory::{Learned, Levels};
+use super::directory::Learned;
 use super::known_buckets::KnownBucket;
 use crate::call::CallContext;
 use crate::error::AcquireError;
@@ -70,23 +70,9 @@ impl<T: Table> CompositeStore<T> {
         Ok(targets)
     }
 
-    /// The limits of a bucket: those that a request named, and the stored ones.
-    #[cfg(feature = "leasing")]
-    pub(super) async fn limits(
-        &self,
-        bucket: &BucketId,
-        explicit: &Arc<Rules>,
-        context: &mut CallContext<'_>,
-    ) -> Result<Arc<Configuration>, AcquireError> {
-        let (bucket, amounts) = (bucket.clone(), Amounts::EMPTY);
-        let target = self.target(bucket, amounts, explicit, Lookup::Always, false, context);
-        let (target, _) = target.await?;
-        Ok(target.configuration)
-    }
-
     /// A bucket and, if needed, the record of its entity. The results of a look-up are used as they
     /// were found: the directory may forget them before a second look.
-    async fn target(
+    pub(super) async fn target(
         &self,
         bucket: BucketId,
         amounts: &Amounts,
@@ -177,11 +163,8 @@ impl<T: Table> CompositeStore<T> {
             if matches!(key, ItemKey::Bucket(..)) {
                 let image = parse_image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
-                known_bucket.newest.learn_unless_older(KnownImage {
-                    image,
-                    as_of: now,
-                    is_authoritative,
-                });
+                let known = KnownImage { image, as_of: now, is_authoritative };
+                known_bucket.newest.learn_unless_older(known);
             } else {
                 learned.extend(self.directory.learn(key, item.as_ref(), consistency, now)?);
             }
@@ -208,7 +191,7 @@ impl<T: Table> CompositeStore<T> {
             let Ok(_turn) = self.directory.refreshes.try_acquire() else { continue };
             let before = target.configuration.clone();
             let levels = self.directory.levels(&target.bucket, context.now());
-            if let Some(levels) = Some(levels).filter(Levels::are_known) {
+            if levels.missing().next().is_none() {
                 target.configure(Some(levels));
             }
             if !target.configuration.is_behind(&image) {
@@ -225,13 +208,10 @@ impl<T: Table> CompositeStore<T> {
                 Err(error) => {
                     target.configuration = before;
                     let bucket = &target.bucket;
-                    match error {
-                        AcquireError::Setup(error) => {
-                            tracing::warn!(%bucket, %error, "stored limits cannot be used");
-                        }
-                        error => {
-                            tracing::debug!(%bucket, %error, "stored limits could not be read again");
-                        }
+                    if let AcquireError::Setup(error) = error {
+                        tracing::warn!(%bucket, %error, "stored limits cannot be used");
+                    } else {
+                        tracing::debug!(%bucket, %error, "stored limits could not be read again");
                     }
                 }
             }
