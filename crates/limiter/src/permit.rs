@@ -42,11 +42,6 @@ impl Balance<'_> {
         self.corrected(self.stored.rule.effective(self.stored.tokens, self.refilled_at, now))
     }
 
-    /// The tokens that were left at the last refill.
-    fn without_refill(&self) -> Millitokens {
-        self.corrected(self.stored.tokens.min(self.burst()))
-    }
-
     /// The share of the burst that `available` is, from 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "a share needs no more precision")]
     fn share(&self, available: Millitokens) -> f64 {
@@ -58,7 +53,7 @@ impl Balance<'_> {
 
     /// True if at most `near_share` of the burst was left at the last refill.
     fn was_near(&self, near_share: f64) -> bool {
-        self.share(self.without_refill()) <= near_share
+        self.share(self.corrected(self.stored.tokens.min(self.burst()))) <= near_share
     }
 
     /// True if at most `near_share` of the burst is left now.
@@ -137,28 +132,20 @@ impl Permit {
         })
     }
 
-    /// A permit of tokens that this process held.
-    #[cfg(feature = "leasing")]
-    pub(crate) fn held(
+    /// A permit that is not corrected yet, and has cost nothing.
+    pub(crate) fn uncorrected(
         limiter: &Limiter,
         correction_deadline: Duration,
         parts: LazyGrants,
     ) -> Self {
-        Self::uncorrected(limiter, correction_deadline, parts)
-    }
-
-    /// A permit that is not corrected yet, and has cost nothing.
-    fn uncorrected(limiter: &Limiter, correction_deadline: Duration, parts: LazyGrants) -> Self {
-        let cost = Cost::default();
-        let (logs, shadowed, degraded) = (Mutex::default(), None, None);
         Self {
             limiter: limiter.clone(),
             correction_deadline,
             parts,
-            logs,
-            shadowed,
-            degraded,
-            cost,
+            logs: Mutex::default(),
+            shadowed: None,
+            degraded: None,
+            cost: Cost::default(),
         }
     }
 
@@ -262,9 +249,6 @@ impl Permit {
         limits: &Amounts,
         by: impl Fn(&CorrectionLog) -> Amounts,
     ) -> Result<Adjusted, AdjustError> {
-        if let Some(nothing) = self.nothing_to_correct() {
-            return Ok(nothing);
-        }
         let knows = |part: &BucketGrant, limit: &LimitName| {
             let image = part.image.as_ref();
             part.configuration.rule(limit).is_some()
@@ -296,12 +280,6 @@ impl Permit {
         }
     }
 
-    /// The result of a correction if the permit was granted without the store.
-    fn nothing_to_correct(&self) -> Option<Adjusted> {
-        let degraded = self.degraded.clone()?;
-        Some(Adjusted { degraded: Some(degraded), ..Adjusted::default() })
-    }
-
     /// Gives back everything that was acquired and adjusted: the work did not happen. Does nothing
     /// if the permit was granted while the store was unavailable, as for [`adjust`](Self::adjust).
     ///
@@ -320,16 +298,11 @@ impl Permit {
     /// [`AdjustError`]. Calling again gives back the rest, bucket by bucket. After
     /// [`Ambiguous`](AdjustError::Ambiguous), nothing is left to give back in that bucket.
     pub async fn give_back(&self) -> Result<Adjusted, AdjustError> {
-        match self.nothing_to_correct() {
-            Some(nothing) => Ok(nothing),
-            None => {
-                // A parent from which nothing was taken has no part in the result.
-                let has_nothing_left: Vec<_> =
-                    self.logs().iter().map(CorrectionLog::has_nothing_left).collect();
-                let all = (0..self.parts.len()).filter(|n| !has_nothing_left[*n]);
-                self.correct(all.map(|n| (n, CorrectionChange::GiveBack)).collect()).await
-            }
-        }
+        // A parent from which nothing was taken has no part in the result.
+        let has_nothing_left: Vec<_> =
+            self.logs().iter().map(CorrectionLog::has_nothing_left).collect();
+        let all = (0..self.parts.len()).filter(|n| !has_nothing_left[*n]);
+        self.correct(all.map(|n| (n, CorrectionChange::GiveBack)).collect()).await
     }
 
     fn logs(&self) -> MutexGuard<'_, Vec<CorrectionLog>> {
@@ -355,11 +328,7 @@ impl Permit {
             wait: Wait::None,
             consumed: balance.stored.consumed.plus(balance.adjusted),
         };
-        self.balances(&lock(&self.logs)).map(remaining).collect()
-    }
-
-    fn balances<'p>(&'p self, logs: &[CorrectionLog]) -> impl Iterator<Item = Balance<'p>> {
-        balances(&self.parts, logs)
+        balances(&self.parts, &lock(&self.logs)).map(remaining).collect()
     }
 
     /// The limits of the request that are nearly used up, in any bucket.
@@ -371,7 +340,7 @@ impl Permit {
             balance.was_near(near_share) && balance.is_near(near_share, self.limiter.clock().now())
         };
         let logs = lock(&self.logs);
-        self.balances(&logs).filter(is_near).map(|balance| balance.limit).collect()
+        balances(&self.parts, &logs).filter(is_near).map(|balance| balance.limit).collect()
     }
 
     /// The buckets of the request: the entity's own first, then its parent's. The parent's is there

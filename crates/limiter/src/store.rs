@@ -160,12 +160,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Tokens that were held: they cost nothing now.
-    #[cfg(feature = "leasing")]
-    pub(crate) fn held(parts: impl IntoIterator<Item = BucketGrant>) -> Self {
-        Self { parts: parts.into_iter().collect(), cost: Cost::default() }
-    }
-
     /// True if this process held all of the tokens: the store was not asked.
     pub(crate) const fn is_held(&self) -> bool {
         self.cost.path.is_none()

@@ -50,17 +50,14 @@ pub(super) struct RecoverySlot {
 
 impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
-        let (breaker, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
-        let (recovery, is_limiter_dropped) = (RecoverySlot::default(), AtomicBool::new(false));
-        let (is_probing_after_unfinished_call, local) = (AtomicBool::new(false), OnceLock::new());
         Self {
-            breaker,
-            is_connected,
+            breaker: CircuitBreaker::new(breaker),
+            is_connected: AtomicBool::new(false),
             lease_answers: AtomicU64::new(0),
-            is_probing_after_unfinished_call,
-            recovery,
-            is_limiter_dropped,
-            local,
+            is_probing_after_unfinished_call: AtomicBool::new(false),
+            recovery: RecoverySlot::default(),
+            is_limiter_dropped: AtomicBool::new(false),
+            local: OnceLock::new(),
         }
     }
 
@@ -96,9 +93,7 @@ impl StoreHealth {
     pub(super) fn not_asked_error(&self) -> NotAsked {
         NotAsked { since: self.breaker.opened_at() }
     }
-}
 
-impl StoreHealth {
     /// True if a recovery task has work.
     fn needs_recovery(&self) -> bool {
         self.breaker.needs_probes() || self.has_pending_debits()
@@ -122,19 +117,13 @@ impl StoreHealth {
 
     /// True for the caller that must start the task.
     pub(super) fn take_recovery_slot(&self) -> bool {
-        let until_ms = self.recovery.until_ms.load(Ordering::SeqCst);
-        let is_alive = until_ms > 0 && until_ms >= self.breaker.now_ms();
-        !is_alive
-            && self
-                .recovery
-                .until_ms
-                .compare_exchange(
-                    until_ms,
-                    self.recovery_until_ms(),
-                    Ordering::SeqCst,
-                    Ordering::Relaxed,
-                )
-                .is_ok()
+        let slot = &self.recovery.until_ms;
+        let until_ms = slot.load(Ordering::SeqCst);
+        if until_ms > 0 && until_ms >= self.breaker.now_ms() {
+            return false;
+        }
+        let next_ms = self.recovery_until_ms();
+        slot.compare_exchange(until_ms, next_ms, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// Releases the slot if there is no work; true: the task must end. If work comes up meanwhile,

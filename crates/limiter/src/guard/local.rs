@@ -233,17 +233,13 @@ impl LocalBuckets {
     /// Limits in the request win over those that the store reported.
     fn target(&self, bucket: BucketId, explicit: &Arc<Rules>, amounts: &Amounts) -> LocalTarget {
         let seen = self.seen.get(&bucket);
-        let configuration = match &seen {
+        let configuration = match seen.as_ref().map(|seen| &seen.configuration) {
             None => Arc::new(Configuration::explicit(explicit.clone())),
-            Some(seen) => {
-                let known = &seen.configuration;
-                if has_rules(known, explicit) {
-                    known.clone()
-                } else {
-                    let mut rules = known.rules();
-                    rules.extend(explicit.iter().map(|(limit, rule)| (limit.clone(), *rule)));
-                    Arc::new(Configuration::explicit(rules))
-                }
+            Some(known) if has_rules(known, explicit) => known.clone(),
+            Some(known) => {
+                let mut rules = known.rules();
+                rules.extend(explicit.iter().map(|(limit, rule)| (limit.clone(), *rule)));
+                Arc::new(Configuration::explicit(rules))
             }
         };
         LocalTarget { bucket, amounts: amounts.clone(), configuration, seen }

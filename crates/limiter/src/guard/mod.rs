@@ -12,7 +12,6 @@ mod answer;
 mod breaker;
 mod breaker_config;
 mod call;
-mod debit_pending;
 mod health;
 mod local;
 mod local_bucket;

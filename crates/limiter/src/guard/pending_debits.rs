@@ -176,15 +176,10 @@ mod tests {
     }
 
     fn add(pending_debits: &PendingDebits, entity: &str, limit: &str, milli: i64) {
-        let configuration =
-            Configuration::explicit(rules(&[Limit::per_minute(limit, 60)]).unwrap());
+        let rules = rules(&[Limit::per_minute(limit, 60)]).unwrap();
+        let configuration = Arc::new(Configuration::explicit(rules));
         let amounts = Amounts::from([amount(limit, milli)]);
-        pending_debits.add(
-            &bucket(entity),
-            &amounts,
-            &Arc::new(configuration),
-            &Counters::default(),
-        );
+        pending_debits.add(&bucket(entity), &amounts, &configuration, &Counters::default());
     }
 
     fn amount(limit: &str, milli: i64) -> (LimitName, Millitokens) {

@@ -4,10 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::{FutureExt as _, join_all};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::pending_debits::PendingDebit;
 use super::store_guard::Guard;
+use crate::error::AdjustError;
+use crate::store::Correction;
 
 /// While earlier probes hang, at most about this many are sent within one connect deadline. A probe
 /// ends by that deadline, so no more are in flight. A probe that hangs must not delay the next one,
@@ -21,6 +25,58 @@ impl Guard {
             let term = self.health.recovery.term.fetch_add(1, Ordering::Relaxed) + 1;
             tokio::spawn(recover(self.clone(), term));
         }
+    }
+
+    /// Debits the pending sums at the store, until one of them must be tried again later.
+    async fn debit_pending(self: &Arc<Self>) {
+        while self.health.has_pending_debits() {
+            let next = self.health.local().pending_debits.next();
+            // Boxed, or the type would exceed the default `recursion_limit` of other crates.
+            let corrections = next.iter().map(|debit| self.debit_one(debit).boxed());
+            let corrected = join_all(corrections).await;
+            if corrected.contains(&false) {
+                return;
+            }
+        }
+    }
+
+    /// Debits the sum of one bucket. False: the debit must be tried again.
+    async fn debit_one(self: &Arc<Self>, debit: &PendingDebit) -> bool {
+        let PendingDebit { id, bucket, pending } = debit;
+        let correction = Correction {
+            mark: None,
+            id,
+            bucket,
+            amounts: &pending.amounts,
+            configuration: &pending.configuration,
+            // An attempt before this one may have ended with its runtime.
+            is_repeated: true,
+            deadline: self.correction_deadline(None),
+        };
+        let result = self.correct(&correction).await;
+        let local = self.health.local();
+        if matches!(
+            result,
+            Err(AdjustError::Unavailable(_) | AdjustError::Contended | AdjustError::Setup(_))
+        ) {
+            local.pending_debits.postpone(id);
+            return false;
+        }
+        if !local.pending_debits.remove(id) {
+            return true;
+        }
+        match result {
+            Ok(adjusted) if adjusted.dropped.is_empty() => {
+                let now = self.store.now(&self.clock);
+                local.note_debited(bucket, id, &pending.amounts, now);
+                self.counters().outage_debits.increment();
+            }
+            lost => {
+                self.counters().outage_debits_lost.increment();
+                tracing::warn!(%bucket, ?lost, "consumption could not be taken from the store");
+            }
+        }
+        true
     }
 }
 
@@ -52,9 +108,7 @@ async fn recover(guard: Arc<Guard>, term: u64) {
         }
         if debits.is_empty() && health.has_pending_debits() && !health.breaker.needs_probes() {
             let guard = guard.clone();
-            debits.spawn(async move {
-                guard.debit_pending(&guard.health.local().pending_debits).await;
-            });
+            debits.spawn(async move { guard.debit_pending().await });
         }
         if health.release_recovery() {
             return;

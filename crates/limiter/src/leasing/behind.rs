@@ -346,20 +346,12 @@ fn not_committed(error: AdjustError) -> AcquireError {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_core::{EntityId, Resource};
-
     use super::*;
     use crate::leasing::atomic_bucket::Demand;
-    use crate::leasing::interner::BucketLayout;
 
     #[test]
     fn use_noticed_at_the_end_is_unreported_since_then() {
-        let (resource, limits) =
-            (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
-        let bucket = LeasedBucket::new(
-            EntityId::new("u").unwrap(),
-            BucketLayout { resource, limits }.into(),
-        );
+        let bucket = LeasedBucket::of("u", &["rps"]);
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         ledger.limit_ledgers[0].fill(&bucket.atomic.slots[0].pool, 10, 1_000);
         bucket.set_marks(&ledger, Times::default());

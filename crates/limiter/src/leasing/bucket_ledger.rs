@@ -113,7 +113,7 @@ impl BucketLedger {
         {
             unfinished.write_lock = None;
             unfinished.waiters = Waiters::default();
-            if unfinished.is_done() {
+            if unfinished.in_doubt.is_none() && unfinished.commit.is_none() {
                 self.unfinished = None;
             }
         }
@@ -200,12 +200,6 @@ impl BucketLedger {
     /// The age of the oldest use or return that the store was not told of.
     pub(super) fn unreported_for_ms(&self, now_ms: i64) -> Option<i64> {
         self.has_unreported_use().then(|| self.unreported_since.age_ms(now_ms))
-    }
-}
-
-impl Unfinished {
-    fn is_done(&self) -> bool {
-        self.write_lock.is_none() && self.in_doubt.is_none() && self.commit.is_none()
     }
 }
 

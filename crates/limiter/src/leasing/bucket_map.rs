@@ -151,20 +151,14 @@ impl Buckets {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_core::{EntityId, LimitName, Resource};
-
     use super::*;
-    use crate::leasing::interner::BucketLayout;
 
     fn id(n: usize) -> BucketId {
-        let entity = EntityId::new(format!("u{n}")).unwrap();
-        BucketId { entity, resource: Resource::new("r").unwrap() }
+        new(n).id()
     }
 
     fn new(n: usize) -> LeasedBucket {
-        let BucketId { entity, resource } = id(n);
-        let limits = vec![LimitName::new("rpm").unwrap()];
-        LeasedBucket::new(entity, Arc::new(BucketLayout { resource, limits }))
+        LeasedBucket::of(&format!("u{n}"), &["rpm"])
     }
 
     #[test]

@@ -6,8 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use sluicegate_core::{Configuration, EntityId};
 
-use super::leased_part::{FOUND_MS, LeasedPart};
+use super::leased_bucket::LeasedPart;
 use crate::store::BucketGrant;
+
+/// The time between comparisons of a request's buckets with the known data, in milliseconds.
+pub(super) const FOUND_MS: i64 = 500;
 
 /// The buckets that a prepared call takes from, with the amounts. An entity may get another parent,
 /// and a parent may get limits that it did not have.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::found::FOUND_MS;
 use super::key_ref::KeyRef;
 use super::leased::Leased;
-use super::leased_bucket::LeasedBucket;
-use super::leased_part::{FOUND_MS, LeasedPart};
+use super::leased_bucket::{LeasedBucket, LeasedPart};
 use super::remembered::{RememberedPart, RememberedRequest};
 use super::request_buckets::Debit;
 use crate::error::InvalidRequest;
@@ -31,11 +31,7 @@ impl AcquireRequest<&Limiter> {
             self.into_request()?;
             return Err(InvalidRequest::NotLeasing);
         };
-        let renew = |parts: &[LeasedPart]| {
-            for part in parts {
-                leased.leaser.renew_soon(&part.bucket, Some(&part.grant.configuration));
-            }
-        };
+        let renew = |parts: &[LeasedPart]| parts.iter().for_each(|part| leased.lease_soon(part));
         match leased.take_remembered(&self) {
             Some(permit) => Ok(Some(permit)),
             None => leased.take_looked_up(self, renew),
@@ -83,8 +79,8 @@ impl Leased {
             remembered.granted_counters.iter().for_each(|counter| counter.increment(1));
         }
         let near = remembered.may_be_near_limit.then(|| remembered.clone());
-        let grants = LazyGrants::when_read(move || remembered.grants_with_held(demands.iter()));
-        let permit = Permit::held(limiter, correction_deadline, grants);
+        let grants = LazyGrants::when_read(move || remembered.grants_with_held(&demands));
+        let permit = Permit::uncorrected(limiter, correction_deadline, grants);
         if let Some(own) = near.as_ref().map(|remembered| &remembered.parts[0].grant) {
             count(limiter, &own.bucket.resource, own.amounts.keys(), Ok(&permit));
         }
@@ -117,7 +113,7 @@ impl Leased {
         // By the store's balances: those with the held tokens change with every request.
         let may_be_near_limit = may_be_near_limit(&grants, limiter.options().near_share);
         let grants = self.with_held_tokens(grants);
-        let permit = Permit::held(limiter, correction_deadline, grants.into());
+        let permit = Permit::uncorrected(limiter, correction_deadline, grants.into());
         count(limiter, &request.resource, request.amounts.keys(), Ok(&permit));
         let counter = |limit| limiter.metrics().granted_counter(&request.resource, limit);
         let own = parts[0].grant.bucket.clone();

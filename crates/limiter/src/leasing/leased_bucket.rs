@@ -18,6 +18,7 @@ use super::settings::{LeaseMode, LeaseSettings};
 use super::times::Times;
 use crate::clock::COARSE_RESOLUTION;
 use crate::lock::lock;
+use crate::store::BucketGrant;
 
 /// A take reads a clock that may be this late.
 #[expect(clippy::cast_possible_truncation, reason = "a few milliseconds")]
@@ -32,6 +33,14 @@ pub(super) struct LeasedBucket {
     pub(super) entity: EntityId,
     /// `None`: the background task does not watch the bucket.
     ledger: Mutex<Option<BucketLedger>>,
+}
+
+/// One bucket of a request, with its leased bucket and its demands.
+#[derive(Clone)]
+pub(super) struct LeasedPart {
+    pub(super) grant: BucketGrant,
+    pub(super) bucket: Arc<LeasedBucket>,
+    pub(super) demands: Demands,
 }
 
 /// The right to write a bucket. Dropping it calls `tidy`, which does nothing while another task
@@ -209,6 +218,16 @@ impl LeasedBucket {
             limit_ledger.catch_up(&slot.pool, i64::MAX);
         }
         ledger.has_unreported(settings)
+    }
+}
+
+#[cfg(test)]
+impl LeasedBucket {
+    /// The bucket of this entity and the resource `r`, with a slot for each of these limits.
+    pub(super) fn of(entity: &str, limits: &[&str]) -> Self {
+        let limits = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        let layout = BucketLayout { resource: "r".parse().unwrap(), limits };
+        Self::new(entity.parse().unwrap(), Arc::new(layout))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    Amounts, Configuration, EpochMillis, LimitName, Millitokens, Wait, evaluate,
+    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Wait, evaluate,
 };
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -14,8 +14,7 @@ use tokio::time::Instant;
 use super::atomic_bucket::{DEMAND_MAX, TakeResult};
 use super::key_ref::KeyRef;
 use super::leased::Leased;
-use super::leased_bucket::LeasedBucket;
-use super::leased_part::LeasedPart;
+use super::leased_bucket::{LeasedBucket, LeasedPart};
 use super::leaser::WriteKind;
 use super::request_buckets::Taken;
 use super::settings::LeaseMode;
@@ -43,16 +42,13 @@ impl Leased {
                 part.bucket.follow(configuration, &self.leaser.interner);
                 continue;
             }
-            let needed = self.leaser.need(&part.bucket, &part.demands, configuration, until).await;
-            match needed {
-                Some(Ok(spent)) => total += spent,
-                Some(Err(error)) => {
-                    return Some(Err(self.with_others(error, parts, n, until).await));
-                }
-                None => return None,
+            match self.leaser.need(&part.bucket, &part.demands, configuration, until).await? {
+                Ok(spent) => total += spent,
+                Err(error) => return Some(Err(self.with_others(error, parts, n, until).await)),
             }
         }
-        taken.keep();
+        // The request is granted: the tokens stay taken.
+        taken.parts = &[];
         Some(Ok(total))
     }
 
@@ -113,7 +109,7 @@ impl Leased {
                 limits.append(&mut refusal);
                 continue;
             }
-            let mut others = self.evaluate(part);
+            let mut others = self.evaluate(part, part.grant.image.as_deref());
             // The tokens that this request took are given back in a moment.
             if n < refused || part.bucket.atomic.holds(&part.demands) {
                 others.iter_mut().for_each(|limit| limit.wait = Wait::None);
@@ -125,10 +121,9 @@ impl Leased {
         AcquireError::refused(limits)
     }
 
-    /// The status of the limits of a bucket, from the known image.
-    fn evaluate(&self, part: &LeasedPart) -> Vec<LimitStatus> {
+    /// The status of the limits of a bucket, from this image of it.
+    fn evaluate(&self, part: &LeasedPart, image: Option<&CompositeBucket>) -> Vec<LimitStatus> {
         let (grant, now) = (&part.grant, self.leaser.store.now(&self.leaser.clock));
-        let image = grant.image.as_deref();
         let mut limits = evaluate(&grant.bucket, image, &grant.amounts, &grant.configuration, now);
         limits.retain(|status| grant.amounts.contains_key(&status.limit));
         limits.iter_mut().for_each(|limit| self.add_held_tokens(&part.bucket, limit));
@@ -142,10 +137,7 @@ impl Leased {
         let (store, clock) = (&self.leaser.store, &self.leaser.clock);
         let read = store.refuse_or_read(bucket, configuration, amounts, left, clock).await;
         let mut limits = match read {
-            Ok((image, _)) => {
-                let grant = BucketGrant { image, ..part.grant.clone() };
-                return Some(self.evaluate(&LeasedPart { grant, ..part.clone() }));
-            }
+            Ok((image, _)) => return Some(self.evaluate(part, image.as_deref())),
             Err(error) => error.into_refused().ok()?,
         };
         limits.iter_mut().for_each(|limit| self.add_held_tokens(&part.bucket, limit));
@@ -355,22 +347,20 @@ impl Store for Leased {
 
     fn acquire_held(&self, request: &Request) -> Option<Grant> {
         let key = KeyRef { entity: request.entity.as_str(), resource: request.resource.as_str() };
-        self.leaser
-            .buckets
-            .with(&key, |bucket| bucket.atomic.is_watched())
-            .filter(|is_held| *is_held)?;
+        let is_held = |bucket: &Arc<LeasedBucket>| bucket.atomic.is_watched();
+        self.leaser.buckets.with(&key, is_held).filter(|is_held| *is_held)?;
         // Nothing is looked up in the store, and nothing is leased.
         let parts = self.known_parts(request).filter(|parts| !parts.is_empty())?;
         let now_ms = self.leaser.now_coarse_ms();
-        let mut taken = Taken { from: self, parts: &[] };
         for (n, part) in parts.iter().enumerate() {
-            taken.parts = &parts[..n];
             if part.bucket.atomic.take(&part.demands, now_ms) == TakeResult::NotTaken {
+                parts[..n].iter().for_each(|taken| self.give_back(taken));
                 return None;
             }
         }
-        taken.keep();
-        Some(Grant::held(parts.into_iter().map(|part| part.grant)))
+        let parts = parts.into_iter().map(|part| part.grant).collect();
+        // Tokens that were held cost nothing now.
+        Some(Grant { parts, cost: Cost::default() })
     }
 
     fn known_by_leasing(&self, request: &Request) -> Option<Vec<BucketGrant>> {
@@ -399,7 +389,6 @@ mod tests {
     use sluicegate_core::{EntityId, Refill, Resource, Rule, Rules};
 
     use super::*;
-    use crate::leasing::interner::BucketLayout;
     use crate::settings::Cascade;
     use crate::{DynamoStore, LeaseSettings, Limiter, MemoryStore, SystemClock};
 
@@ -429,9 +418,7 @@ mod tests {
         let (limiter, burst) = (limiter.build(), Millitokens::new(1 << 50).unwrap());
         let (name, refill) = (LimitName::new("rpm").unwrap(), Refill::new(burst, 1_000).unwrap());
         let rules = Rules::from([(name.clone(), Rule::new(burst, refill).unwrap())]);
-        let (entity, resource) = (EntityId::new("u").unwrap(), Resource::new("r").unwrap());
-        let layout = BucketLayout { resource, limits: vec![name.clone()] }.into();
-        let bucket = Arc::new(LeasedBucket::new(entity, layout));
+        let bucket = Arc::new(LeasedBucket::of("u", &["rpm"]));
         let refund = Amounts::from([(name, Millitokens::saturating(-i128::from(DEMAND_MAX)))]);
         let configuration = Arc::new(Configuration::explicit(rules));
         let parts = limiter.leased().unwrap().split(&bucket, &configuration, &refund);

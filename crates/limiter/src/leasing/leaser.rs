@@ -12,7 +12,6 @@ use super::atomic_bucket::{Demand, PutResult, TakeResult};
 use super::bucket_ledger::BucketLedger;
 use super::bucket_map::Buckets;
 use super::interner::Interner;
-use super::key_ref::KeyRef;
 use super::leased_bucket::{LeasedBucket, WriteTurn};
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
@@ -357,16 +356,6 @@ impl Leaser {
             };
             balance.tokens = Millitokens::saturating(i128::from(tokens.get()) + held);
         }
-    }
-
-    /// The parts of a grant with the balances that this process sees.
-    pub(super) fn with_held_tokens(&self, mut parts: Vec<BucketGrant>) -> Vec<BucketGrant> {
-        for part in &mut parts {
-            if let Some(bucket) = self.buckets.get(&KeyRef::of(&part.bucket)) {
-                self.add_held_tokens(&bucket, part);
-            }
-        }
-        parts
     }
 
     /// Makes one write, by the mode, and hands out the tokens that are needed.

@@ -15,7 +15,6 @@ mod key_ref;
 mod lease_plan;
 mod leased;
 mod leased_bucket;
-mod leased_part;
 mod leased_store;
 mod leaser;
 mod limit_ledger;

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::{Amounts, LeaseRange, LimitName, Millitokens};
+use sluicegate_core::{LeaseRange, LimitName, Millitokens};
 
-use super::atomic_bucket::{Demand, POOL_MAX, TokenPool};
+use super::atomic_bucket::{Demand, POOL_MAX};
 use super::bucket_ledger::BucketLedger;
 use super::lease_plan::{LeasePlan, Withdrawn};
 use super::leased_bucket::{COARSE_MS, LeasedBucket};
@@ -62,7 +62,11 @@ impl LeasedBucket {
                 keep = 0;
             }
             if keep < pool.tokens() {
-                withdraw_into(&mut plan, index, limit_ledger, pool, keep);
+                // The planned write returns them.
+                let (milli, until_ms) = limit_ledger.withdraw(pool, keep);
+                let withdrawn = until_ms.map(|until_ms| Withdrawn { slot: index, milli, until_ms });
+                plan.withdrawn.extend(withdrawn);
+                limit_ledger.retired += milli;
             }
             let extra = target.saturating_sub(pool.tokens());
             if asked + extra > 0 {
@@ -114,8 +118,7 @@ impl LeasedBucket {
             ledger.used_at = Moment::of(times.now);
         }
         for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
-            let leased =
-                outcome.leased.get(&self.layout.limits[index]).map_or(0, |milli| milli.get());
+            let leased = outcome.leased.of(&self.layout.limits[index]).get();
             let asked = asked_of(need, index);
             let rest = unsigned(leased).saturating_sub(asked);
             limit_ledger.hand_out(asked);
@@ -139,11 +142,9 @@ impl LeasedBucket {
     /// Restores the ledger after a write that failed.
     pub(super) fn undo(&self, ledger: &mut BucketLedger, plan: &LeasePlan, times: Times) {
         ledger.start_unreported_age(times.now);
-        for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
-            let of =
-                |amounts: &Amounts| amounts.get(&self.layout.limits[index]).map_or(0, |m| m.get());
-            limit_ledger.retired += unsigned(of(&plan.returned));
-            limit_ledger.used += of(&plan.used);
+        for (limit, limit_ledger) in self.layout.limits.iter().zip(&mut ledger.limit_ledgers) {
+            limit_ledger.retired += unsigned(plan.returned.of(limit).get());
+            limit_ledger.used += plan.used.of(limit).get();
         }
         for Withdrawn { slot, milli, until_ms } in plan.withdrawn.iter().copied() {
             let limit_ledger = &mut ledger.limit_ledgers[slot];
@@ -153,19 +154,6 @@ impl LeasedBucket {
         }
         self.catch_up(ledger, times);
     }
-}
-
-/// Takes all but `keep` out of a pool, to be returned by the planned write.
-fn withdraw_into(
-    plan: &mut LeasePlan,
-    slot: usize,
-    limit_ledger: &mut LimitLedger,
-    pool: &TokenPool,
-    keep: u64,
-) {
-    let (milli, until_ms) = limit_ledger.withdraw(pool, keep);
-    plan.withdrawn.extend(until_ms.map(|until_ms| Withdrawn { slot, milli, until_ms }));
-    limit_ledger.retired += milli;
 }
 
 /// The target size of a pool.
@@ -198,10 +186,7 @@ fn amount(milli: u64) -> Millitokens {
 mod tests {
     use std::sync::Arc;
 
-    use sluicegate_core::{EntityId, Resource};
-
     use super::*;
-    use crate::leasing::interner::BucketLayout;
 
     const MAX_AGE_MS: i64 = 1_000;
     const HOUR_MS: i64 = 3_600_000;
@@ -209,12 +194,7 @@ mod tests {
     /// Tokens left in a pool of five. They are leased at 0 and taken out at `planned`, by a write
     /// that is undone at `undone`.
     fn left_after_undo(planned: Times, undone: Times) -> u64 {
-        let (resource, limits) =
-            (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
-        let bucket = LeasedBucket::new(
-            EntityId::new("u").unwrap(),
-            BucketLayout { resource, limits }.into(),
-        );
+        let bucket = LeasedBucket::of("u", &["rps"]);
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         bucket.put(&mut ledger.limit_ledgers[0], 0, 5_000, MAX_AGE_MS);
         let need = [Demand { slot: 0, milli: 7_000 }];

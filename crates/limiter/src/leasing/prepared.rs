@@ -5,10 +5,9 @@ use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
 
-use super::found::{CHANGES_MAX, Found};
+use super::found::{CHANGES_MAX, FOUND_MS, Found};
 use super::key_ref::KeyRef;
-use super::leased_bucket::LeasedBucket;
-use super::leased_part::{FOUND_MS, LeasedPart};
+use super::leased_bucket::{LeasedBucket, LeasedPart};
 use super::leaser::Leaser;
 use super::prepared_permit::{PreparedPermit, PreparedRequest, Source};
 use crate::error::{AcquireError, InvalidRequest};
@@ -82,14 +81,9 @@ impl Prepared {
         let Some(found) = self.found(now_ms) else { return self.take_resolved(&self.of.request) };
         let permit = self.take_prepared(found, now_ms);
         if permit.is_none() {
-            found.parts.iter().for_each(|part| self.lease_soon(part));
+            found.parts.iter().for_each(|part| self.of.leased.lease_soon(part));
         }
         permit
-    }
-
-    #[cold]
-    fn lease_soon(&self, part: &LeasedPart) {
-        self.leaser().renew_soon(&part.bucket, Some(&part.grant.configuration));
     }
 
     fn leaser(&self) -> &Arc<Leaser> {
@@ -174,7 +168,7 @@ impl Prepared {
             let key = KeyRef { entity, resource: self.of.request.resource.as_str() };
             let renew = |bucket: &_| self.leaser().renew_soon(bucket, Some(&found.for_others));
             _ = self.leaser().buckets.with(&key, renew);
-            others.iter().for_each(|part| self.lease_soon(part));
+            others.iter().for_each(|part| self.of.leased.lease_soon(part));
         }
         permit
     }
@@ -187,7 +181,7 @@ impl Prepared {
             return None;
         };
         if parts.is_empty() || !self.of.leased.take_held(&parts, None) {
-            parts.iter().for_each(|part| self.lease_soon(part));
+            parts.iter().for_each(|part| self.of.leased.lease_soon(part));
             return None;
         }
         let permit = self.of.permit(parts.into_iter().map(|part| part.grant).collect());

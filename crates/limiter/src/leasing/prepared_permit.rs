@@ -54,7 +54,7 @@ impl PreparedRequest {
     /// A permit of tokens that were held.
     pub(super) fn permit(&self, grants: Vec<BucketGrant>) -> Permit {
         let grants = self.leased.with_held_tokens(grants);
-        Permit::held(&self.limiter, self.correction_deadline(), grants.into())
+        Permit::uncorrected(&self.limiter, self.correction_deadline(), grants.into())
     }
 
     pub(super) fn correction_deadline(&self) -> Duration {

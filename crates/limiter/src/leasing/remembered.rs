@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use super::atomic_bucket::{DEMAND_MAX, Demand, Demands};
-use super::leased_bucket::LeasedBucket;
-use super::leased_part::{FOUND_MS, LeasedPart};
+use super::found::FOUND_MS;
+use super::leased_bucket::{LeasedBucket, LeasedPart};
 use super::leaser::Leaser;
 use crate::request::RequestTerms;
 use crate::store::BucketGrant;
@@ -56,9 +56,6 @@ pub(super) struct HeldDebit {
     pub(super) demands: Demands,
 }
 
-/// One for each bucket of a request.
-pub(super) type HeldDebits = SmallVec<[HeldDebit; 1]>;
-
 impl From<LeasedPart> for RememberedPart {
     fn from(LeasedPart { grant, bucket, demands }: LeasedPart) -> Self {
         Self { grant, demands, replies: bucket.atomic.replies(), bucket: Arc::downgrade(&bucket) }
@@ -75,42 +72,27 @@ impl RememberedRequest {
 
     /// The tokens to take for these amounts. `None`: they are not valid or of other limits, or a
     /// bucket is gone or has a newer image.
-    pub(super) fn debits(&self, amounts: &[(SmolStr, i128)]) -> Option<HeldDebits> {
+    pub(super) fn debits(&self, amounts: &[(SmolStr, i128)]) -> Option<SmallVec<[HeldDebit; 1]>> {
         // Every limit of the own bucket is found, so with as many amounts none is named twice.
         let is_complete = self.parts.first().is_some_and(|own| own.demands.len() == amounts.len());
         if is_complete { self.parts.iter().map(|part| part.debit(amounts)).collect() } else { None }
     }
 
-    /// As `grants`, with the balances that this process sees. If the store has answered since the
-    /// lookup, tokens may have moved from the known image into the pools: then the balances stay
-    /// those of the image.
-    pub(super) fn grants_with_held<'a>(
-        &self,
-        demands: impl Iterator<Item = &'a Demands>,
-    ) -> Vec<BucketGrant> {
-        let mut grants = self.grants(demands);
-        for (part, grant) in self.parts.iter().zip(&mut grants) {
-            let bucket = part.bucket.upgrade();
-            if let Some(bucket) = bucket.filter(|bucket| bucket.atomic.replies() == part.replies) {
-                self.leaser.add_held_tokens(&bucket, grant);
-            }
-        }
-        grants
-    }
-
-    /// The parts of a grant of these demands.
-    fn grants<'a>(&self, demands: impl Iterator<Item = &'a Demands>) -> Vec<BucketGrant> {
+    /// The parts of a grant of these demands, with the balances that this process sees. If the
+    /// store has answered since the lookup, tokens may have moved from the known image into the
+    /// pools: then the balances stay those of the image.
+    pub(super) fn grants_with_held(&self, demands: &[Demands]) -> Vec<BucketGrant> {
         let grant = |(part, demands): (&RememberedPart, &Demands)| {
-            let BucketGrant { bucket, amounts, image, configuration, uncharged_parent } =
-                &part.grant;
             let amount = |(limit, demand): (&LimitName, &Demand)| {
                 (limit.clone(), Millitokens::saturating(demand.milli.into()))
             };
-            let amounts: Amounts = amounts.keys().zip(demands).map(amount).collect();
-            BucketGrant {
-                uncharged_parent: uncharged_parent.clone(),
-                ..BucketGrant::new(bucket.clone(), amounts, image.clone(), configuration.clone())
+            let amounts: Amounts = part.grant.amounts.keys().zip(demands).map(amount).collect();
+            let mut grant = BucketGrant { amounts, ..part.grant.clone() };
+            let bucket = part.bucket.upgrade();
+            if let Some(bucket) = bucket.filter(|bucket| bucket.atomic.replies() == part.replies) {
+                self.leaser.add_held_tokens(&bucket, &mut grant);
             }
+            grant
         };
         self.parts.iter().zip(demands).map(grant).collect()
     }
@@ -136,27 +118,16 @@ impl RememberedPart {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_core::{Configuration, EntityId, Resource};
-
     use super::*;
-    use crate::leasing::interner::BucketLayout;
     use crate::{LeaseSettings, Limiter, MemoryStore};
 
     /// A request for 1 of `a` and 2 of `b`, and its bucket.
     fn remembered() -> (RememberedRequest, Arc<LeasedBucket>) {
-        let names = ["a", "b"].map(|name| LimitName::new(name).unwrap());
-        let (entity, resource) = (EntityId::new("u").unwrap(), Resource::new("r").unwrap());
-        let layout = BucketLayout { resource: resource.clone(), limits: names.to_vec() };
-        let bucket = Arc::new(LeasedBucket::new(entity.clone(), Arc::new(layout)));
-        let amounts: Amounts = names
-            .into_iter()
-            .zip([1, 2])
-            .map(|(name, milli)| (name, Millitokens::new(milli).unwrap()))
-            .collect();
+        let bucket = Arc::new(LeasedBucket::of("u", &["a", "b"]));
+        let milli = [1, 2].map(|milli| Millitokens::new(milli).unwrap());
+        let amounts: Amounts = bucket.layout.limits.iter().cloned().zip(milli).collect();
         let demands = bucket.demands(&amounts).unwrap();
-        let configuration = Arc::new(Configuration::default());
-        let id = BucketId { entity, resource };
-        let grant = BucketGrant::new(id, amounts, None, configuration);
+        let grant = BucketGrant::new(bucket.id(), amounts, None, Arc::default());
         let part = LeasedPart { grant, bucket: bucket.clone(), demands };
         let limiter = Limiter::builder(MemoryStore::new()).leasing(LeaseSettings::default());
         let limiter = limiter.build();

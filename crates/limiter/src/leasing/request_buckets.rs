@@ -9,9 +9,9 @@ use sluicegate_core::{Configuration, LimitName};
 
 use super::atomic_bucket::Demand;
 use super::interner::BucketLayout;
+use super::key_ref::KeyRef;
 use super::leased::Leased;
-use super::leased_bucket::LeasedBucket;
-use super::leased_part::LeasedPart;
+use super::leased_bucket::{LeasedBucket, LeasedPart};
 use crate::error::AcquireError;
 use crate::store::{BucketGrant, Request};
 
@@ -20,13 +20,6 @@ use crate::store::{BucketGrant, Request};
 pub(super) struct Taken<'a> {
     pub(super) from: &'a Leased,
     pub(super) parts: &'a [LeasedPart],
-}
-
-impl Taken<'_> {
-    /// Keeps the tokens taken: the request is granted.
-    pub(super) fn keep(mut self) {
-        self.parts = &[];
-    }
 }
 
 impl Drop for Taken<'_> {
@@ -89,9 +82,20 @@ impl Leased {
         }
     }
 
-    /// As [`Leaser::with_held_tokens`].
-    pub(crate) fn with_held_tokens(&self, grants: Vec<BucketGrant>) -> Vec<BucketGrant> {
-        self.leaser.with_held_tokens(grants)
+    /// The parts of a grant with the balances that this process sees.
+    pub(crate) fn with_held_tokens(&self, mut parts: Vec<BucketGrant>) -> Vec<BucketGrant> {
+        for part in &mut parts {
+            if let Some(bucket) = self.leaser.buckets.get(&KeyRef::of(&part.bucket)) {
+                self.leaser.add_held_tokens(&bucket, part);
+            }
+        }
+        parts
+    }
+
+    /// Leases more in the background.
+    #[cold]
+    pub(super) fn lease_soon(&self, part: &LeasedPart) {
+        self.leaser.renew_soon(&part.bucket, Some(&part.grant.configuration));
     }
 
     /// Gives the tokens back.

@@ -219,14 +219,8 @@ impl Leaser {
         });
         let results: Vec<_> =
             futures_util::stream::iter(each).buffer_unordered(SETTLING_MAX).collect().await;
-        let mut report = SettleReport::default();
-        for result in results {
-            match result {
-                Ok(()) => report.settled += 1,
-                Err(unsettled) => report.unsettled.push(unsettled),
-            }
-        }
-        report
+        let settled = results.iter().filter(|result| result.is_ok()).count();
+        SettleReport { settled, unsettled: results.into_iter().filter_map(Result::err).collect() }
     }
 }
 

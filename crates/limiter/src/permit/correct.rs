@@ -9,11 +9,15 @@ use crate::error::AdjustError;
 use crate::store::{Adjusted, Correction};
 
 impl Permit {
-    /// Makes a change in each of several buckets concurrently.
+    /// Makes a change in each of several buckets concurrently. Changes nothing if the permit was
+    /// granted without the store.
     pub(super) async fn correct(
         &self,
         changes: Vec<(usize, CorrectionChange<'_>)>,
     ) -> Result<Adjusted, AdjustError> {
+        if self.degraded.is_some() {
+            return Ok(Adjusted { degraded: self.degraded.clone(), ..Adjusted::default() });
+        }
         let each = changes.iter().map(|(index, change)| self.correct_part(*index, *change));
         let mut corrected = futures_util::future::join_all(each).await;
         let is_settled = |result: &_| matches!(result, Ok(_) | Err(AdjustError::Ambiguous(_)));

@@ -113,13 +113,8 @@ impl CorrectionLog {
         };
         let is_nonzero = |(_, amount): &(LimitName, Millitokens)| *amount != Millitokens::ZERO;
         let amounts = amounts.into_iter().filter(is_nonzero).collect();
-        let write = CorrectionWrite {
-            id: new_id(),
-            amounts,
-            surplus_used,
-            surplus_left,
-            is_in_doubt: false,
-        };
+        let (id, is_in_doubt) = (new_id(), false);
+        let write = CorrectionWrite { id, amounts, surplus_used, surplus_left, is_in_doubt };
         self.note_start(&write);
         write
     }

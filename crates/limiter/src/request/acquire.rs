@@ -62,15 +62,8 @@ impl AcquireRequest<()> {
 
     /// The same request for this limiter: `request.bind(&limiter).await`.
     pub fn bind<L>(self, limiter: L) -> AcquireRequest<L> {
-        AcquireRequest {
-            limiter,
-            entity: self.entity,
-            resource: self.resource,
-            amounts: self.amounts,
-            terms: self.terms,
-            wait: self.wait,
-            deadline: self.deadline,
-        }
+        let Self { limiter: (), entity, resource, amounts, terms, wait, deadline } = self;
+        AcquireRequest { limiter, entity, resource, amounts, terms, wait, deadline }
     }
 }
 

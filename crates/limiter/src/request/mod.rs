@@ -2,7 +2,6 @@
 
 mod acquire;
 mod adjust;
-mod count;
 mod peek;
 mod send;
 mod wait;
@@ -11,11 +10,9 @@ pub use self::acquire::AcquireRequest;
 #[cfg(feature = "leasing")]
 pub(crate) use self::acquire::RequestTerms;
 pub use self::adjust::AdjustRequest;
-#[cfg(feature = "leasing")]
-pub(crate) use self::count::count;
 pub use self::peek::PeekRequest;
 #[cfg(feature = "leasing")]
-pub(crate) use self::send::in_acquire_span;
+pub(crate) use self::send::{count, in_acquire_span};
 #[cfg(feature = "leasing")]
 pub(crate) use self::wait::wait_for;
 pub use crate::cost::Cost;

@@ -1,17 +1,18 @@
-//! Awaits a request: takes held tokens, or asks the store.
+//! Awaits a request: takes held tokens, or asks the store. Counts the outcome.
 
 use std::future::IntoFuture;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
+use sluicegate_core::{LimitName, Resource};
 use tracing::{Instrument as _, Span, field};
 
 use super::acquire::AcquireRequest;
-use super::count::count;
 use super::wait::wait_for;
 use crate::error::AcquireError;
 use crate::guard::Granted;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
+use crate::program_metrics::OutcomeLabel;
 use crate::store::Request;
 
 impl AcquireRequest<&Limiter> {
@@ -40,8 +41,9 @@ impl AcquireRequest<&Limiter> {
     #[cfg(feature = "leasing")]
     fn take_held(&self) -> Option<Permit> {
         let leased = self.limiter.leased()?;
+        let is_traced = tracing::span_enabled!(tracing::Level::INFO);
         let is_unavailable = self.limiter.guard().is_breaker_open();
-        if self.wait.is_some() || is_traced() || is_unavailable {
+        if self.wait.is_some() || is_traced || is_unavailable {
             return None;
         }
         leased.take_if_held(self)
@@ -55,12 +57,6 @@ impl<'a> IntoFuture for AcquireRequest<&'a Limiter> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
-}
-
-/// True if somebody may want the span of a request.
-#[cfg(feature = "leasing")]
-fn is_traced() -> bool {
-    tracing::span_enabled!(tracing::Level::INFO)
 }
 
 /// Sends a request once, in a tracing span.
@@ -106,5 +102,34 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
         }
         Err(AcquireError::Contended { attempts }) => _ = span.record("attempts", attempts),
         Err(_) => {}
+    }
+}
+
+/// Counts the result of a checked request for these limits.
+pub(crate) fn count<'a>(
+    limiter: &Limiter,
+    resource: &Resource,
+    limits: impl Iterator<Item = &'a LimitName>,
+    result: Result<&Permit, &AcquireError>,
+) {
+    let near = result.map(Permit::near_limits).unwrap_or_default();
+    let outcomes = limits.map(|limit| (limit, outcome(result, limit), near.contains(&limit)));
+    limiter.metrics().acquired(resource, outcomes);
+}
+
+/// The outcome of a request for one of its limits.
+fn outcome(result: Result<&Permit, &AcquireError>, limit: &LimitName) -> OutcomeLabel {
+    match result {
+        Ok(permit) if permit.degraded().is_some() => OutcomeLabel::Degraded,
+        Ok(permit) if permit.shadowed().is_some() => OutcomeLabel::Shadowed,
+        Ok(_) => OutcomeLabel::Granted,
+        Err(AcquireError::LimitExceeded(exceeded)) => {
+            let is_short = exceeded.violations().any(|violated| violated.limit == *limit);
+            if is_short { OutcomeLabel::Refused } else { OutcomeLabel::NotTaken }
+        }
+        Err(AcquireError::NeverAdmissible(_)) => OutcomeLabel::NeverAdmissible,
+        Err(AcquireError::Contended { .. }) => OutcomeLabel::Contended,
+        Err(AcquireError::Unavailable(_)) => OutcomeLabel::Unavailable,
+        Err(AcquireError::InvalidRequest(_) | AcquireError::Setup(_)) => OutcomeLabel::Failed,
     }
 }

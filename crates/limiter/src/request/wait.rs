@@ -11,9 +11,6 @@ use crate::guard::Granted;
 use crate::limiter::Limiter;
 use crate::store::Request;
 
-/// The answer to one request.
-pub(crate) type PendingGrant<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
-
 /// The request at the head of a line asks at least this often. So it learns of a raised limit at
 /// most a minute later than a new request does.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
@@ -25,7 +22,7 @@ pub(crate) async fn wait_for<'a>(
     limiter: &Limiter,
     request: &Request,
     wait: Duration,
-    ask: &(dyn Fn() -> PendingGrant<'a> + Sync),
+    ask: &(dyn Fn() -> BoxFuture<'a, Result<Granted, AcquireError>> + Sync),
 ) -> Result<Granted, AcquireError> {
     let clock = limiter.clock();
     let mut budget = WaitBudget::new(clock, wait);
