@@ -170,7 +170,7 @@ class Permit:
 
     def correct_to(self, **to: Amount) -> Call[None]:
         """Corrects the consumption to these amounts, in one write: the cost is known. Limits that are not
-        named stay as they are."""
+        named stay as they are. A negative amount is an ``InvalidRequestError``."""
 
     def release(self) -> Call[None]:
         """Gives back everything, once: the work did not happen."""
@@ -221,11 +221,11 @@ class Local:
 
 @final
 class Limit:
-    """A limit: a name, and an amount per period. A limit that is named after a currency counts money."""
+    """A limit: a name, and an amount per period. A limit that is named after a currency counts money.
+    Its text is like ``rpm=100/min,burst=200``, ``usd=200/month@15,tz=Europe/Berlin`` or
+    ``files=5/never``."""
 
-    def __init__(self, text: str) -> None:
-        """Reads ``rpm=100/min,burst=200``, ``usd=200/month@15,tz=Europe/Berlin`` or ``files=5/never``."""
-
+    def __init__(self, text: str) -> None: ...
     @staticmethod
     def per_second(name: str, amount: Amount, *, burst: Amount | None = None) -> Limit: ...
     @staticmethod

@@ -169,10 +169,9 @@ fn of_request(error: &RequestError) -> PyErr {
 pub(crate) fn invalid_request(invalid: &InvalidRequest) -> PyErr {
     let message = invalid.to_string();
     match invalid {
-        InvalidRequest::Empty
-        | InvalidRequest::NotLeasing
-        | InvalidRequest::NegativeTotal(_)
-        | InvalidRequest::CrossSlot { .. } => InvalidRequestError::new_err(message),
+        InvalidRequest::Empty | InvalidRequest::NotLeasing | InvalidRequest::CrossSlot { .. } => {
+            InvalidRequestError::new_err(message)
+        }
         invalid if invalid.is_of_client() => InvalidRequestError::new_err(message),
         _ => InvalidLimitError::new_err(message),
     }

@@ -14,6 +14,8 @@ use crate::decimals::text_of;
 use crate::errors::invalid;
 
 /// A limit: a name, and an amount per period. A limit that is named after a currency counts money.
+/// Its text is like `rpm=100/min,burst=200`, `usd=200/month@15,tz=Europe/Berlin` or
+/// `files=5/never`.
 #[pyclass(frozen, eq, hash, module = "sluicegate", from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Limit {

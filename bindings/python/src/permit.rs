@@ -47,7 +47,7 @@ impl Permit {
     }
 
     /// Corrects the consumption to these amounts, in one write: the cost is known. Limits that are
-    /// not named stay as they are.
+    /// not named stay as they are. A negative amount is an `InvalidRequestError`.
     #[pyo3(signature = (**to))]
     fn correct_to(&self, to: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
         let to = keywords(to)?;

@@ -273,7 +273,10 @@ impl InvalidRequest {
     /// request: it answers 400. False for limits, which belong to the program: 500.
     #[must_use]
     pub const fn is_of_client(&self) -> bool {
-        matches!(self, Self::Name(_) | Self::OwnParent(_) | Self::Amount { .. })
+        matches!(
+            self,
+            Self::Name(_) | Self::OwnParent(_) | Self::Amount { .. } | Self::NegativeTotal(_)
+        )
     }
 }
 

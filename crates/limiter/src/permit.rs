@@ -230,7 +230,8 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// As for [`adjust_all`](Self::adjust_all); [`InvalidRequest::NegativeTotal`].
+    /// As for [`adjust_all`](Self::adjust_all). [`InvalidRequest::NegativeTotal`], also if the
+    /// permit was granted while the store was unavailable.
     pub async fn correct_to(&self, amounts: &Amounts) -> Result<Adjusted, AdjustError> {
         if let Some((limit, _)) = amounts.iter().find(|(_, total)| **total < Millitokens::ZERO) {
             return Err(InvalidRequest::NegativeTotal(limit.clone()).into());

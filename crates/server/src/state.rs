@@ -153,13 +153,13 @@ impl ServerState {
     ) -> Result<(), AcquireError> {
         let request = self.limiter.acquire(entity.as_str(), resource);
         let request = request.no_cascade().limits(limits.clone());
-        let amounts = &Amounts::from([(limit.clone(), amount)]);
         let permit = match request.consume_milli(limit.as_str(), 1).await {
             Ok(permit) => permit,
             // Another request has added it and left a debt.
             Err(AcquireError::LimitExceeded(_)) => {
                 let request = self.limiter.adjust(entity.as_str(), resource).no_cascade();
-                let adjusted = request.limits(limits).by_all(amounts).await;
+                let amounts = Amounts::from([(limit.clone(), amount)]);
+                let adjusted = request.limits(limits).by_all(&amounts).await;
                 return adjusted.map(drop).map_err(not_counted);
             }
             Err(error) => return Err(error),
@@ -167,7 +167,9 @@ impl ServerState {
         if permit.degraded().is_some() {
             return Err(AcquireError::Unavailable("the store did not answer".into()));
         }
-        let corrected = permit.correct_to(amounts).await;
+        // Negative amounts are given back, so this is no correction to a total.
+        let rest = Millitokens::saturating(i128::from(amount.get()) - 1);
+        let corrected = permit.adjust_all(&Amounts::from([(limit.clone(), rest)])).await;
         corrected.map(drop).map_err(not_counted)
     }
 

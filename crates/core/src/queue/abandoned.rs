@@ -3,7 +3,6 @@
 
 use super::member::Member;
 use super::request::{BucketDemand, Purpose, QueuedRequest};
-use super::state::SharedWrite;
 use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 
 /// A write that may have happened, or may still.
@@ -27,15 +26,18 @@ pub(super) struct AbandonedRequest {
 }
 
 impl AbandonedWrite {
-    pub(super) fn new<W>(shared: &SharedWrite<W>) -> Self {
+    pub(super) fn new<W>(
+        id: &RequestId,
+        members: &[Member<W>],
+        ids_before: Vec<RequestId>,
+    ) -> Self {
         let request = |member: &Member<W>| AbandonedRequest {
             id: member.request.id.clone(),
             purpose: member.request.purpose.clone(),
             demands: member.request.demands.clone(),
             leased: member.leased.clone(),
         };
-        let (id, ids_before) = (shared.id.clone(), shared.ids_before.clone());
-        Self { id, ids_before, requests: shared.members.iter().map(request).collect() }
+        Self { id: id.clone(), ids_before, requests: members.iter().map(request).collect() }
     }
 
     pub(super) fn has(&self, id: &RequestId) -> bool {

@@ -166,8 +166,9 @@ impl<W> WriteQueue<W> {
     /// Remembers a write that is not sent again, if it is in doubt.
     pub(super) fn make_abandoned_if_in_doubt(&mut self, shared: &SharedWrite<W>) {
         if shared.is_in_doubt {
-            self.abandoned.push(AbandonedWrite::new(shared));
-            self.note_lost_id(shared.id.clone());
+            let (id, ids_before) = (&shared.id, shared.ids_before.clone());
+            self.abandoned.push(AbandonedWrite::new(id, &shared.members, ids_before));
+            self.note_lost_id(id.clone());
         }
     }
 

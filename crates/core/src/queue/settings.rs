@@ -18,8 +18,9 @@ pub(super) const ATTEMPTS_BEFORE_FORCED: u32 = 12;
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
 /// Lost writes that one write can fence. An item has places for four ids. The fence takes three:
 /// for the ids of the two lost writes, and for its own. The fourth keeps an id from before the lost
-/// writes. The item drops its oldest id first. While it has that one, it has dropped none of a lost
-/// write, so a lost write whose id is absent did not happen (`may_have_forgotten`).
+/// writes. The item drops its oldest id first. While it has the id from before the lost writes,
+/// it has dropped none of theirs, so a lost write whose id is absent did not happen
+/// (`may_have_forgotten`).
 pub(super) const FENCED_OFF_MAX: usize = 2;
 /// Ids of lost writes that a queue remembers, besides those that an item has or a fence may put
 /// there: twice as many as an item remembers.

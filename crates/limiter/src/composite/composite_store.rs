@@ -83,7 +83,10 @@ impl<T: Table> CompositeStore<T> {
     pub(super) fn lane(&self, targets: &[BucketRequest]) -> Arc<Lane> {
         let settings = self.queue_settings();
         match targets {
-            [child, parent] => child.known_bucket.lane_with(&child.bucket, parent, settings),
+            [child, parent] => {
+                let parent = (&parent.bucket, &*parent.known_bucket);
+                child.known_bucket.lane_with(&child.bucket, parent, settings)
+            }
             targets => targets[0].known_bucket.lane(&targets[0].bucket, settings),
         }
     }

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use sluicegate_core::{BucketId, Configuration, EpochMillis, QueueSettings};
 
-use super::bucket_request::BucketRequest;
 use super::lane::Lane;
 use super::newest_image::NewestImage;
 use crate::lock::lock;
@@ -50,20 +49,20 @@ impl KnownBucket {
     pub(super) fn lane_with(
         &self,
         bucket: &BucketId,
-        parent: &BucketRequest,
+        (parent, known_bucket): (&BucketId, &Self),
         settings: QueueSettings,
     ) -> Arc<Lane> {
         let mut state = lock(&self.state);
-        if let Some((_, lane)) = state.parent_lanes.iter().find(|(of, _)| *of == parent.bucket) {
+        if let Some((_, lane)) = state.parent_lanes.iter().find(|(of, _)| of == parent) {
             return lane.clone();
         }
-        let buckets = vec![bucket.clone(), parent.bucket.clone()];
-        let images = vec![self.newest.clone(), parent.known_bucket.newest.clone()];
+        let buckets = vec![bucket.clone(), parent.clone()];
+        let images = vec![self.newest.clone(), known_bucket.newest.clone()];
         let lane = Lane::new(buckets, images, settings, None);
         if state.parent_lanes.len() == PARENTS_MAX {
             state.parent_lanes.remove(0);
         }
-        state.parent_lanes.push((parent.bucket.clone(), lane.clone()));
+        state.parent_lanes.push((parent.clone(), lane.clone()));
         lane
     }
 

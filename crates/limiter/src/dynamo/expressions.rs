@@ -61,8 +61,8 @@ pub(crate) fn of(plan: &WritePlan) -> Expression {
 
 /// The expression as it grows.
 struct Builder<'p> {
-    /// Attributes in the order of their placeholders: one that stands in a change and a condition
-    /// has one.
+    /// Attributes in the order of their placeholders. One that stands in a change and in a
+    /// condition has one placeholder.
     names: Vec<Attribute<'p>>,
     values: Vec<AttributeValue>,
     sets: Terms,
@@ -97,7 +97,7 @@ impl<'p> Builder<'p> {
             Attribute::OfBucket(keys::TTL) => {}
             // A request is smaller and sooner signed without placeholders that it does not need.
             Attribute::OfBucket(name) => return Name::Plain(name),
-            // DynamoDB promises no name with an underscore as its second character.
+            // DynamoDB does not promise to take a name whose second character is an underscore.
             Attribute::OfLimit(..) | Attribute::CalendarOf(_) => {}
         }
         let known = self.names.iter().position(|name| *name == attribute);

@@ -7,9 +7,10 @@ use crate::composite::CompositeStore;
 pub type DynamoStore = CompositeStore<DynamoTable>;
 
 impl CompositeStore<DynamoTable> {
-    /// The table `table` on DynamoDB. The calls of a limiter do not use the client's own retries,
-    /// whatever its settings: a write that may have been applied must not be repeated blindly.
-    /// [`DynamoTable::config`] and [`DynamoTable::reader`] use the client as it is given.
+    /// The table `table` on DynamoDB. Acquires, corrections and peeks do not use the client's own
+    /// retries, whatever its settings: a write that may have been applied must not be repeated
+    /// blindly. The calls that store limits and entities, or read usage, use the client as it is
+    /// given.
     #[must_use]
     pub fn new(client: aws_sdk_dynamodb::Client, table: impl AsRef<str>) -> Self {
         Self::with_table(DynamoTable::new(&client, table))

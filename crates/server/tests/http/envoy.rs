@@ -320,6 +320,20 @@ async fn hits_that_cancel_out_take_nothing() {
     assert_eq!(codes(&looked), (Granted, vec![(Granted, 1_000)]));
 }
 
+#[tokio::test]
+async fn negative_hits_of_a_limit_that_the_bucket_lacks_are_no_error() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    ask(&mut client, 0, vec![descriptor(&[("user", "a")], None)]).await.unwrap();
+    let used = descriptor(&[("user", "a"), ("used", "x")], Some(5));
+    ask(&mut client, 0, vec![RateLimitDescriptor { is_negative_hits: true, ..used }])
+        .await
+        .unwrap();
+    let look = descriptor(&[("user", "a"), ("tokens", "x")], Some(0));
+    let looked = ask(&mut client, 0, vec![look]).await.unwrap();
+    assert_eq!(codes(&looked), (Granted, vec![(Granted, 1_000)]));
+}
+
 /// Envoy reports a use once, when the stream is done, and waits 20 ms for the answer.
 #[tokio::test]
 async fn use_is_counted_although_envoy_does_not_wait_for_the_answer() {
