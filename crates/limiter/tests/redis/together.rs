@@ -387,21 +387,30 @@ async fn a_driver_that_is_not_polled_holds_nobody_up() {
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_driver_whose_runtime_ends_fails_its_callers_at_once() {
     let on = Together::start().await;
-    let first = on.ask(LONG, 1);
-    let ended = tokio::task::spawn_blocking(move || {
-        let ended = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        ended.block_on(first).unwrap();
-        ended
-    });
-    let ended = ended.await.unwrap();
-    // It must not lose its patience before the runtime ends.
-    let mut waiting = Box::pin(on.ask(LONG, 2));
-    assert!((&mut waiting).now_or_never().is_none());
-    ended.shutdown_background();
-    let failed = waiting.await;
-    assert!(matches!(failed, Err(AcquireError::Unavailable(_))), "{failed:?}");
-    on.ask(LONG, 3).await.unwrap();
-    assert_eq!(on.left().await, 95);
+    let mut left = on.left().await;
+    for _ in 0..20 {
+        let first = on.ask(LONG, 1);
+        let ended = tokio::task::spawn_blocking(move || {
+            let ended = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            ended.block_on(first).unwrap();
+            ended
+        });
+        let ended = ended.await.unwrap();
+        let mut waiting = Box::pin(on.ask(LONG, 2));
+        assert!((&mut waiting).now_or_never().is_none());
+        ended.shutdown_background();
+        match waiting.await {
+            Err(AcquireError::Unavailable(_)) => {
+                on.ask(LONG, 3).await.unwrap();
+                assert_eq!(on.left().await, left - 1 - 3);
+                return;
+            }
+            // On a busy machine, it lost its patience before the runtime ended, and went itself.
+            answer => answer.unwrap(),
+        };
+        left -= 1 + 2;
+    }
+    panic!("each of the requests was granted");
 }
 
 /// Other writes push the id of the call out of the bucket before its answer comes. The call must
