@@ -17,8 +17,8 @@ use crate::{
 
 /// The amounts that a write takes from a bucket, or gives back.
 pub(crate) struct Debit<'a> {
-    /// The tokens taken, less those that come back after they are taken. So the amount of a limit
-    /// may be below what the balance must cover, or negative.
+    /// The tokens taken, less those that later requests of this write give back. So the amount of a
+    /// limit may be below what the balance must cover, or negative.
     pub(crate) amounts: &'a Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(crate) returned: &'a Amounts,

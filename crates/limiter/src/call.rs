@@ -133,7 +133,7 @@ impl<'a> CallContext<'a> {
         self.error_of_last_failure()
     }
 
-    /// Runs a call on the table for at most the time that is left.
+    /// Runs a call on the table for the time that is left, as the function [`in_time`] does.
     pub(crate) async fn in_time<T, E: From<TableError>>(
         &mut self,
         call: impl Future<Output = Result<T, E>>,

@@ -49,7 +49,7 @@ impl NewQuarantineEntry {
     }
 
     /// An entry for a record that one window cannot accept.
-    pub(crate) fn of_window(
+    pub(crate) fn refused_by_window(
         group: &WindowGroup<'_>,
         record: &RecordDeltas<'_>,
         reason: &str,

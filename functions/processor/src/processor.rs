@@ -154,7 +154,7 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
-        // A record is dropped here because of a failure: of a window of `unblocked`, or of an
+        // A record is left out here because of a failure: of a window of `unblocked`, or of an
         // entry that may come before the record. Lambda delivers the record again:
         //
         // - In a batch in the order of one stream, it comes after that failure, whose position or

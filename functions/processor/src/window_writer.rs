@@ -207,8 +207,9 @@ impl WindowWriter<'_> {
         reason: &str,
     ) -> (WriteAnswer, SentWrite) {
         let records = &self.group.pending(watermark)[..update.record_count];
-        let entries =
-            records.iter().map(|record| NewQuarantineEntry::of_window(self.group, record, reason));
+        let entries = records
+            .iter()
+            .map(|record| NewQuarantineEntry::refused_by_window(self.group, record, reason));
         let mut to_put = new_quarantine_entry::first_that_fit(entries);
         // One entry is far smaller than a transaction may be, so at least one fits.
         let last = records[..to_put.len()].last().map_or(update.first, |record| record.sequence);

@@ -142,7 +142,7 @@ impl<W> WriteQueue<W> {
             shared
                 .members
                 .iter_mut()
-                .for_each(|member| member.has_authoritative_image[*index] = true);
+                .for_each(|member| member.has_answer_since_entry[*index] = true);
             self.set_image(*index, image, now, true);
         }
         self.shared = Some(shared);
@@ -191,7 +191,7 @@ impl<W> WriteQueue<W> {
         // The lost write may have changed the bucket, and time has passed: nothing may be refused
         // by an earlier answer.
         for member in self.members() {
-            member.has_authoritative_image = Default::default();
+            member.has_answer_since_entry = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -323,7 +323,7 @@ impl<W> WriteQueue<W> {
             // first.
             (_, Upkeep::Reconfigure) => {
                 self.members()
-                    .for_each(|member| member.has_authoritative_image = Default::default());
+                    .for_each(|member| member.has_answer_since_entry = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -359,7 +359,7 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(KnownImage { image, as_of: now, is_authoritative });
         bucket.restart_quiet_time_if_claimed(now);
         for member in self.members() {
-            member.has_authoritative_image[index] = is_authoritative && member.entered_before_call;
+            member.has_answer_since_entry[index] = is_authoritative && member.entered_before_call;
         }
     }
 

@@ -108,16 +108,15 @@ impl<W> WriteQueue<W> {
             }
             self.waiting.push(member);
         }
-        // A write that gives back tokens of callers that left needs a waiting caller to send it. If
-        // every waiting caller is refused now, nobody sends it. A client that asks again and again
-        // would then be refused for ever for lack of those tokens. So the refusals wait for the
-        // write, once.
         let caller_left = |member: &Member<W>| member.waiter.is_none();
-        // A write that carries a caller goes first. A write of refunds alone goes after an upkeep
-        // and after a read that a waiting request needs.
+        // A write that carries a caller goes first. A write of refunds alone (tokens of callers
+        // that left) goes after an upkeep and after a read that a waiting request needs.
         let carries_caller = !members.iter().all(caller_left);
         let may_write_refunds_alone =
             !carries_caller && !members.is_empty() && upkeep.is_none() && !wants_read;
+        // Only a waiting caller can send that write. If all of them are refused now, nobody sends
+        // it, and a client that asks again and again is refused for ever for lack of those tokens.
+        // So the refusals wait for the write, once.
         let needs_caller = may_write_refunds_alone && self.waiting.iter().all(caller_left);
         for (mut member, limits) in refused {
             if needs_caller && member.refusal.is_none() {
@@ -167,14 +166,14 @@ impl<W> WriteQueue<W> {
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let has_authoritative_image =
-                self.waiting.iter().any(|member| member.has_authoritative_image[index]);
+            let has_answer_since_entry =
+                self.waiting.iter().any(|member| member.has_answer_since_entry[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
                 && contention.is_usually_outdated()
                 && !contention.is_usually_claimed()
-                && !has_authoritative_image
+                && !has_answer_since_entry
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -196,9 +195,9 @@ impl<W> WriteQueue<W> {
         let lender = lender.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         // No two plans under one id may share a generation: the token of a transaction is made of
         // both, and the table takes two transactions with one token for the same one. While a
-        // request is in the queue, its attempts only grow. (A plan that was not sent does not
-        // count: the table never saw it.) If the request leaves and enters again, its attempts
-        // begin at zero. That does no harm, whatever became of an earlier plan under its id:
+        // request is in the queue, its attempts grow with each plan that was sent. (The table never
+        // saw the others.) If the request leaves and enters again, its attempts begin at zero. That
+        // does no harm, whatever became of an earlier plan under its id:
         //
         // - It failed: it had no effect.
         // - It is lost: the id is unusable (`note_lost_id`), so a later write gets another one.
@@ -221,11 +220,11 @@ impl<W> WriteQueue<W> {
         self.send_shared()
     }
 
-    /// For each bucket: true if `has_authoritative_image` is false for all of these requests,
+    /// For each bucket: true if `has_answer_since_entry` is false for all of these requests,
     /// so that the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| {
-            !members.iter().any(|member| member.has_authoritative_image[index])
+            !members.iter().any(|member| member.has_answer_since_entry[index])
         })
     }
 

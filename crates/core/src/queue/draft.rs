@@ -44,9 +44,9 @@ pub(super) struct Draft {
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: the next claim may undo such a debit. It adds refill for which a full
-    /// bucket had no room before the debit. (A write with conditions does not make such room:
-    /// `take_unclaimed` says how.)
+    /// range. The price: such a debit may be undone. If a bucket is full, the refill since the
+    /// last claim is lost. The debit makes room for that refill, and the next claim adds it after
+    /// all. (A write with conditions does not make such room: `take_unclaimed` says how.)
     pub(super) is_forced: bool,
 }
 

@@ -55,10 +55,10 @@ impl<W> WriteQueue<W> {
     }
 
     /// Looks at the abandoned writes, newest first. If an image shows the id of one, that write
-    /// happened, and it fenced the earlier ones: these end as in
-    /// [`end_abandoned`](Self::end_abandoned). The ids of these may be shown, too: their fence
-    /// puts them into the item, so that proves nothing. If the item of bucket 0 may have forgotten
-    /// the id, the write counts as ambiguous, and stays.
+    /// happened. It fenced the earlier ones, so these end as in
+    /// [`end_abandoned`](Self::end_abandoned). (A fence puts the ids of the writes that it fences
+    /// into the item: an id of an earlier one that is shown proves nothing.) If the item of bucket
+    /// 0 may have forgotten the id, the write counts as ambiguous, and stays.
     pub(super) fn resolve_abandoned(&mut self) {
         if self.abandoned.iter().any(|write| self.is_shown(&write.id)) {
             // An abandoned write happened. The shared write requires that it did not, so the shared

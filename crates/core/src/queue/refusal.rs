@@ -111,7 +111,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.has_authoritative_image[index] || self.abandoned.is_empty() && is_recent()
+        member.has_answer_since_entry[index] || self.abandoned.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -135,7 +135,7 @@ impl<W> WriteQueue<W> {
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
             let image =
-                self.buckets[index].image().filter(|_| member.has_authoritative_image[index])?;
+                self.buckets[index].image().filter(|_| member.has_answer_since_entry[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -167,7 +167,7 @@ impl<W> WriteQueue<W> {
                 .map_or(passed_over_at, |image| image.refilled_at.max(passed_over_at))
         };
         let cannot_tell = |(index, bucket): (usize, &QueueBucket)| {
-            !member.has_authoritative_image[index]
+            !member.has_answer_since_entry[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
         };
         if self.buckets.iter().enumerate().any(cannot_tell) {

@@ -140,7 +140,7 @@ impl<W> WriteQueue<W> {
             of.adopted = is_idle.then(|| known.clone());
             of.known = Some(known.clone());
             of.restart_quiet_time_if_claimed(known.as_of);
-            self.members().for_each(|member| member.has_authoritative_image[bucket] = false);
+            self.members().for_each(|member| member.has_answer_since_entry[bucket] = false);
         }
     }
 

@@ -55,11 +55,11 @@ pub(super) struct LaneState {
     pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
-    /// The error of the last call whose end a leader saw; a call that was dropped changes nothing
-    /// here. After [`TableError::Unconfirmed`] the table may have done it, unless a
+    /// The error of the last call; one that was dropped before its end changes nothing here. After
+    /// [`TableError::Unconfirmed`] the table may have done it, unless a
     /// [`NoConnection`](crate::error::NoConnection) is inside.
     pub(super) table_error: Option<Arc<TableError>>,
-    /// The duration of the last call whose end a leader saw, if that call found no connection.
+    /// The duration of that call, if it found no connection.
     pub(super) connect_failed_in: Option<Duration>,
     /// The duration of the table's quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,

@@ -72,8 +72,8 @@ impl<'a> Timer<'a> {
         self.sleep.as_mut().await;
     }
 
-    /// True if less than `time` is left, and more than `time` has passed: a caller that comes with
-    /// little time gets its attempt.
+    /// True if less than `time` is left. False until `time` has passed since the caller came: one
+    /// that comes with little time gets its attempt.
     fn is_too_late_for(&self, time: Duration) -> bool {
         let now = Instant::now();
         self.ends_at < now + time && self.starts_at + time < now
@@ -100,8 +100,8 @@ pub(super) struct Leader<'a> {
 
 impl Leader<'_> {
     /// Leads until the caller's own request is resolved, until the queue is idle, or until another
-    /// caller leads. Returns false if the caller's time is up: then its request must leave the
-    /// queue.
+    /// caller leads. Returns false if the caller's time is up, or too short for another attempt:
+    /// then its request must leave the queue.
     pub(super) async fn lead_until_resolved(
         mut self,
         receiver: &mut oneshot::Receiver<Resolved>,
@@ -184,7 +184,7 @@ impl Leader<'_> {
                         None
                     }
                     Action::Write(write) => {
-                        // Transactions are sent again unchanged.
+                        // A transaction that is sent again is the same write, and counts once.
                         let is_new_attempt = !state
                             .counted_write
                             .as_ref()

@@ -15,7 +15,7 @@ use crate::table::{Mark, TableError};
 pub(super) enum TableCall {
     /// Reads these buckets, by a strongly consistent read.
     Read(Vec<BucketId>),
-    /// Makes this write of the lane's buckets, and leaves the mark of the lane, if it has one.
+    /// Makes this write of the lane's buckets, and writes the mark of the lane, if it has one.
     Write(Vec<BucketId>, Arc<Write>, Option<Arc<LaneMark>>),
 }
 

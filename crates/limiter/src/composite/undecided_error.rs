@@ -11,8 +11,8 @@
 //! | any other `Unavailable` | an outage | an outage; the policy is `Deny`, or it is `Local` and the process knows no limit to decide by |
 //!
 //! So a caller of the limiter must expect that tokens were taken after each of them but `Setup`.
-//! With `CascadeMode::Compensating`, tokens may also have been taken from the other of two buckets:
-//! that wraps an error in `Unavailable`, too.
+//! With `CascadeMode::Compensating`, tokens may also have been taken from the other of two buckets.
+//! Then `Contended` and `Setup` are wrapped in `Unavailable`, too; an `InvalidRequest` is not.
 
 use crate::call::CallContext;
 use crate::error::AcquireError;
@@ -20,8 +20,8 @@ use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
 /// The error of a request that has no more time. `table_error` is that of the lane's last call
-/// whose end a leader saw (`Unconfirmed`: it got no answer). `is_silent`: a call was in flight when
-/// the time was over, and the table has answered no call since the request entered.
+/// that was not dropped before its end (`Unconfirmed`: it got no answer). `is_silent`: a call was
+/// in flight when the time was over, and the table has answered no call since the request entered.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     is_silent: bool,

@@ -203,8 +203,8 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Puts these ids in front of the remembered ones, the last of them first. On the right of a
-    /// SET, an attribute has its value before the write.
+    /// Puts these ids, in reverse order, in front of the remembered ones, which move back by as
+    /// many places. On the right of a SET, an attribute has its value before the write.
     fn remember(&mut self, ids: &[&RequestId]) {
         let shift = ids.len().min(keys::REQUEST_IDS.len());
         if shift == 0 {
