@@ -45,16 +45,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     stages.run("cargo test", || {
         // One for all tests: each of its own would cost a second of processor time.
         let ministack = MiniStack::start(Permissions::Ignored)?;
-        let mut cargo = process::cargo();
         let (of_cargo, of_tests) = split(&args.cargo_test);
-        cargo.args(["test", "--workspace", "--locked"]).args(of_cargo);
-        // Tests that `cargo test` alone ignores need an engine.
-        cargo.args(["--", "--include-ignored"]).args(of_tests);
-        cargo.env("SLUICEGATE_TEST_ENGINES", TEST_ENGINES);
-        cargo.env("SLUICEGATE_TEST_MINISTACK", &ministack.url);
-        cargo.env("SLUICEGATE_ENGINES_DIR", workspace::engines_dir());
-        cargo.env("SLUICEGATE_FUZZ_SECONDS", "30");
-        process::run(&mut cargo)
+        let run = |of_cargo: &[OsString]| {
+            let mut cargo = process::cargo();
+            cargo.args(["test", "--workspace", "--locked"]).args(of_cargo);
+            // Tests that `cargo test` alone ignores need an engine.
+            cargo.args(["--", "--include-ignored"]).args(of_tests);
+            cargo.env("SLUICEGATE_TEST_ENGINES", TEST_ENGINES);
+            cargo.env("SLUICEGATE_TEST_MINISTACK", &ministack.url);
+            cargo.env("SLUICEGATE_ENGINES_DIR", workspace::engines_dir());
+            cargo.env("SLUICEGATE_FUZZ_SECONDS", "10");
+            process::run(&mut cargo)
+        };
+        if !of_cargo.is_empty() {
+            return run(of_cargo);
+        }
+        // Without a choice, cargo would also link every example, for minutes of processor time.
+        run(&["--tests".into()])?;
+        run(&["--doc".into()])
     })?;
     stages.run("template", template::run)?;
     stages.print();
