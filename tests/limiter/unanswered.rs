@@ -76,6 +76,18 @@ async fn waiter_behind_a_throttled_claim_is_contended() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_write_that_found_no_connection_is_no_attempt() {
+    let (table, _, limiter) = used().await;
+    let refused = Act::Refuse(Duration::from_millis(1));
+    let ask = || ask!(limiter, 1).deadline(Duration::from_secs(5)).into_future();
+    table.on_writes([refused, refused]);
+    assert_eq!(ask().await.unwrap().cost().attempts, 1);
+    // The second counts, whose answer is lost, and the fourth, which repeats it.
+    table.on_writes([refused, Act::LoseReply, refused]);
+    assert_eq!(ask().await.unwrap().cost().attempts, 2);
+}
+
 /// Nobody tries again just before the deadline: neither the one that leads, nor those that lead
 /// when it has left.
 #[tokio::test(start_paused = true)]

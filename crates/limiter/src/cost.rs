@@ -10,10 +10,11 @@ pub struct Cost {
     /// The path of the last write; `Unclaimed` if an attempt whose answer was lost had taken the
     /// tokens. `None` if nothing was written (shadow mode, leased tokens, an unavailable store).
     pub path: Option<WritePath>,
-    /// Writes attempted.
+    /// Writes attempted, those included whose answer was lost. A write that found no connection
+    /// does not count.
     pub attempts: u32,
-    /// Write units spent, refused attempts included: each counts as one unit, in a transaction as two
-    /// for each item.
+    /// Write units spent, refused attempts included: each counts as one unit, in a transaction as
+    /// two for each item.
     pub write_units: f64,
     /// Read units spent.
     pub read_units: f64,

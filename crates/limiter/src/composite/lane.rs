@@ -47,6 +47,8 @@ pub(super) struct LaneState {
     /// The last write that was counted as an attempt. If the queue sends it again unchanged, it is
     /// not counted again.
     pub(super) counted_write: Option<Arc<Write>>,
+    /// True if the last call was a write that was counted as an attempt when it was sent.
+    pub(super) is_new_attempt: bool,
     /// The call that a leader left in flight when it stopped, and the time at which it was sent.
     /// The next leader awaits this call.
     pub(super) parked_call: Option<(PendingCall, Instant)>,
@@ -55,7 +57,7 @@ pub(super) struct LaneState {
     pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
-    /// The error of the last call; one that was dropped before its end changes nothing here. After
+    /// The error of the last finished call; a call that was dropped changes nothing here. After
     /// [`TableError::Unconfirmed`] the table may have done it, unless a
     /// [`NoConnection`](crate::error::NoConnection) is inside.
     pub(super) table_error: Option<Arc<TableError>>,
@@ -97,6 +99,7 @@ impl Lane {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
             counted_write: None,
+            is_new_attempt: false,
             parked_call: None,
             leader_due_at: None,
             term: 0,
@@ -172,7 +175,16 @@ impl Lane {
             Answer::Lost => {
                 state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
             }
-            Answer::NotSent => {}
+            Answer::NotSent => {
+                // A request that entered meanwhile has counted nothing.
+                let counted = u32::from(std::mem::take(&mut state.is_new_attempt));
+                for waiter in state.queue.callers_of_call() {
+                    waiter.cost.attempts = waiter.cost.attempts.saturating_sub(counted);
+                }
+                if counted > 0 {
+                    state.counted_write = None;
+                }
+            }
             _ => {
                 state.quickest = state.quickest.min(took);
                 state.replies += 1;

@@ -72,7 +72,7 @@ impl<'a> Timer<'a> {
         self.sleep.as_mut().await;
     }
 
-    /// True if less than `time` is left. False until `time` has passed since the caller came: one
+    /// True if less than `time` is left, and the caller came longer than `time` ago. So a caller
     /// that comes with little time gets its attempt.
     fn is_too_late_for(&self, time: Duration) -> bool {
         let now = Instant::now();
@@ -181,18 +181,16 @@ impl Leader<'_> {
                     Action::Read(buckets) => {
                         let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
                         self.pending_call = Some(table.call(TableCall::Read(keys.collect())));
+                        state.is_new_attempt = false;
                         None
                     }
                     Action::Write(write) => {
                         // A transaction that is sent again is the same write, and counts once.
-                        let is_new_attempt = !state
-                            .counted_write
-                            .as_ref()
-                            .is_some_and(|last| Arc::ptr_eq(last, &write));
+                        let last = state.counted_write.replace(write.clone());
+                        state.is_new_attempt = last.is_none_or(|last| !Arc::ptr_eq(&last, &write));
                         for waiter in state.queue.callers_of_call() {
-                            waiter.cost.attempts += u32::from(is_new_attempt);
+                            waiter.cost.attempts += u32::from(state.is_new_attempt);
                         }
-                        state.counted_write = Some(write.clone());
                         let (buckets, mark) = (self.lane.buckets.clone(), self.lane.mark.clone());
                         let asked = TableCall::Write(buckets, write, mark);
                         self.pending_call = Some(table.call(asked));
