@@ -2,9 +2,9 @@
 //! conditions on the balance.
 //!
 //! A correction is never refused, so it does not require that the balance suffices. A correction
-//! that takes needs the other conditions of an acquire: an unconditional ADD to a bucket that is
-//! full by now may have no effect, because the next claim adds refill from before the ADD. A
-//! correction that only gives back needs only those of [`add_only`].
+//! that takes needs the other conditions of an acquire: if the bucket is full by now, the next
+//! claim may undo an unconditional ADD. (A comment in `take_unclaimed`, `debit.rs`, has an example
+//! in numbers.) A correction that only gives back needs only the conditions of [`add_only`].
 
 use crate::debit::add;
 use crate::plan::{Change, Condition, WritePath, WritePlan};

@@ -24,9 +24,9 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// For each limit, the tokens taken by its last acquire or lease and by all requests before
-    /// that one. The balance, with refill and returned tokens, must cover them. Corrections after
-    /// that are never refused, so nothing must cover them.
+    /// For each limit, a running sum: all that the requests of this write take, up to and including
+    /// the last acquire or lease of that limit. The balance, with refill and returned tokens, must
+    /// cover it. Corrections after that request are never refused, so nothing must cover them.
     pub(crate) must_cover: &'a Amounts,
     /// `None`: a claim without a request. Its other conditions keep it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
@@ -147,8 +147,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let [amount, returned, counted] = debit.of(limit);
         // The refill up to now is claimed under the old rule.
         let gain = Gain { since, until, returned };
-        // `Claim::of` may cut a claim to leave room in the bucket, but not below the sum that the
-        // balance must cover. Refunds after the takes make `amount` smaller than that sum.
+        // `Claim::of` may cut a claim, to leave room for the next refill. Even then the balance
+        // covers `must_cover`, which is above `amount` if tokens come back after the takes.
         let covered = amount.max(debit.must_cover.of(limit));
         let claim_up_to = |cap| Claim::of(limit, balance, cap, covered, gain, debit.interval);
         let old_burst = balance.rule.burst();
@@ -212,7 +212,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| debit.expires);
     let moves_expiry = expires_at_s != image.expires_at_s;
     if moves_expiry || lowers_amount {
-        // Another writer may have taken more meanwhile, and moved the expiry for it.
+        // Another writer may have taken more meanwhile, and moved the expiry for it. Then the
+        // expiry that is right after this write is later than this plan takes it to be.
         plan.conditions.extend(expiry_conditions.into_iter().filter(|_| expires_at_s.is_some()));
     }
     if moves_expiry {

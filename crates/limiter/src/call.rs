@@ -82,7 +82,8 @@ impl<'a> CallContext<'a> {
     /// True if there is time for this pause before the deadline. Once a write was attempted, there
     /// must also be time for a table call as quick as the quickest: a write that the deadline cuts
     /// off would be in doubt. The first write is sent even so, because without it the caller would
-    /// get no decision at all. (On DynamoDB only reads come here; the lanes make the writes.)
+    /// get no decision at all. (These are writes to Redis: on DynamoDB the lanes write, and only
+    /// reads come here.)
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.ends_at

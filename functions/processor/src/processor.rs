@@ -157,9 +157,9 @@ impl Processor {
         // A record is left out here because of a failure: of a window of `unblocked`, or of an
         // entry that may come before the record. Lambda delivers the record again:
         //
-        // - In a batch in the order of one stream, it comes after that failure, whose position or
-        //   an earlier one is reported.
-        // - In any other batch, the position of the first record is reported.
+        // - In a batch in the order of one stream, the record comes after that failure. Lambda
+        //   starts at the position of the failure or before it.
+        // - In any other batch, Lambda starts at the first record.
         // - If there is no position to report, the whole batch comes again.
         let ready = behind
             .into_iter()

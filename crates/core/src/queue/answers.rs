@@ -139,10 +139,7 @@ impl<W> WriteQueue<W> {
             // The shared write is taken out of the queue here, so `set_image` does not reach its
             // requests. They entered before it was sent, so they may be refused from this answer,
             // too.
-            shared
-                .members
-                .iter_mut()
-                .for_each(|member| member.has_answer_since_entry[*index] = true);
+            shared.members.iter_mut().for_each(|member| member.has_fresh_image[*index] = true);
             self.set_image(*index, image, now, true);
         }
         self.shared = Some(shared);
@@ -191,7 +188,7 @@ impl<W> WriteQueue<W> {
         // The lost write may have changed the bucket, and time has passed: nothing may be refused
         // by an earlier answer.
         for member in self.members() {
-            member.has_answer_since_entry = Default::default();
+            member.has_fresh_image = Default::default();
             member.passed_over_at = None;
         }
         self.must_pause = true;
@@ -322,8 +319,7 @@ impl<W> WriteQueue<W> {
             // does not fail for that reason. The queue refuses it from a recent image, or reads
             // first.
             (_, Upkeep::Reconfigure) => {
-                self.members()
-                    .for_each(|member| member.has_answer_since_entry = Default::default());
+                self.members().for_each(|member| member.has_fresh_image = Default::default());
             }
             (Answer::TableUnusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::TableUnusable, Upkeep::Extend) => {
@@ -359,7 +355,7 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(KnownImage { image, as_of: now, is_authoritative });
         bucket.restart_quiet_time_if_claimed(now);
         for member in self.members() {
-            member.has_answer_since_entry[index] = is_authoritative && member.entered_before_call;
+            member.has_fresh_image[index] = is_authoritative && member.entered_before_call;
         }
     }
 

@@ -67,8 +67,8 @@ pub(super) struct QueueBucket {
     /// The last image that was adopted from another lane. It is not adopted again: this lane's
     /// answers since then are newer, even if their refill time is older. (An item gets an older
     /// refill time when its table is restored, or when an older copy of another region wins.) An
-    /// image that is adopted while a call is in flight is not noted here. The answer to that call
-    /// replaces it, even if the answer is older; then the same image must be adopted again.
+    /// image that is adopted while a call is in flight is not noted here, so that it can be adopted
+    /// again: the answer to that call replaces it, even if the answer is older.
     pub(super) adopted: Option<KnownImage>,
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write: the limits that the refused request named, and the time of the

@@ -75,7 +75,7 @@ impl<W> WriteQueue<W> {
         let mut refused = Vec::new();
         for mut member in std::mem::take(&mut self.waiting) {
             // After an outrun fewer requests share a write: a write that needs the whole balance
-            // loses to any other that takes part of it.
+            // loses to any other that takes some of it.
             if member.may_be_refused() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
                 // It was not passed over, only left for a later write.
                 member.passed_over_at = None;
@@ -109,15 +109,14 @@ impl<W> WriteQueue<W> {
             self.waiting.push(member);
         }
         let caller_left = |member: &Member<W>| member.waiter.is_none();
-        // A write that carries a caller goes first. A write of refunds alone (tokens of callers
-        // that left) goes after an upkeep and after a read that a waiting request needs.
+        // A write that carries a caller goes first. A write of returns for leavers alone goes
+        // after a read that a waiting request needs.
         let carries_caller = !members.iter().all(caller_left);
-        let may_write_refunds_alone =
-            !carries_caller && !members.is_empty() && upkeep.is_none() && !wants_read;
-        // Only a waiting caller can send that write. If all of them are refused now, nobody sends
-        // it, and a client that asks again and again is refused for ever for lack of those tokens.
-        // So the refusals wait for the write, once.
-        let needs_caller = may_write_refunds_alone && self.waiting.iter().all(caller_left);
+        let may_write_returns_alone = !carries_caller && !members.is_empty() && !wants_read;
+        // Only a waiting caller can send that write. If the refused requests have the last callers,
+        // nobody would send it, and a client that asks again and again would be refused for ever
+        // for lack of those tokens. So the refusals wait for the write, once.
+        let needs_caller = may_write_returns_alone && self.waiting.iter().all(caller_left);
         for (mut member, limits) in refused {
             if needs_caller && member.refusal.is_none() {
                 member.refusal = Some(limits);
@@ -126,7 +125,7 @@ impl<W> WriteQueue<W> {
                 self.resolve(member, Outcome::Refused(limits));
             }
         }
-        if carries_caller || may_write_refunds_alone && !self.has_no_caller() {
+        if carries_caller || may_write_returns_alone && !self.has_no_caller() {
             return self.launch(draft, members, now, new_id);
         }
         members.append(&mut self.waiting);
@@ -162,18 +161,17 @@ impl<W> WriteQueue<W> {
     ///   claimed.
     /// - Answers did not usually show a claim within the last interval. (If they do, the plan
     ///   assumes such a claim, and needs no read.)
-    /// - The table has not answered since the waiting requests entered.
+    /// - None of the waiting requests has a fresh image.
     fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
-            let has_answer_since_entry =
-                self.waiting.iter().any(|member| member.has_answer_since_entry[index]);
+            let has_fresh_image = self.waiting.iter().any(|member| member.has_fresh_image[index]);
             let contention = bucket.contention;
             bucket.needs_claim(self.settings, now)
                 && bucket.has_old_answer(self.settings, now)
                 && contention.is_usually_outdated()
                 && !contention.is_usually_claimed()
-                && !has_answer_since_entry
+                && !has_fresh_image
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
@@ -195,13 +193,16 @@ impl<W> WriteQueue<W> {
         let lender = lender.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         // No two plans under one id may share a generation: the token of a transaction is made of
         // both, and the table takes two transactions with one token for the same one. While a
-        // request is in the queue, its attempts grow with each plan that was sent. (The table never
-        // saw the others.) If the request leaves and enters again, its attempts begin at zero. That
-        // does no harm, whatever became of an earlier plan under its id:
+        // request is in the queue, its attempts grow with each plan. (The attempt of a plan that
+        // was not sent is taken back: the table never saw it.) If the request leaves and enters
+        // again, its attempts begin at zero. That does no harm, whatever became of an earlier plan
+        // under its id:
         //
         // - It failed: it had no effect.
         // - It is lost: the id is unusable (`note_lost_id`), so a later write gets another one.
         // - It succeeded: the request is not written again.
+        //
+        // The generation is the number of attempts before this plan.
         let generation = lender.map_or(0, |member| member.attempts);
         let id = lender.map_or_else(new_id, |member| member.request.id.clone());
         let may_be_outdated = self.may_be_outdated(&members);
@@ -220,12 +221,10 @@ impl<W> WriteQueue<W> {
         self.send_shared()
     }
 
-    /// For each bucket: true if `has_answer_since_entry` is false for all of these requests,
+    /// For each bucket: true if `has_fresh_image` is false for all of these requests,
     /// so that the image may be out of date.
     fn may_be_outdated(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| {
-            !members.iter().any(|member| member.has_answer_since_entry[index])
-        })
+        std::array::from_fn(|index| !members.iter().any(|member| member.has_fresh_image[index]))
     }
 
     fn plans(

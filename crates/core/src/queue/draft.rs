@@ -23,9 +23,9 @@ pub(super) struct BucketDraft {
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Tokens that a request gives back of a limit of which an earlier request of this write took.
-    /// They are added without a cap. No further request that takes of that limit goes into this
-    /// write: the balance may be above the cap.
+    /// Tokens that come back after an earlier request of this write took of the same limit. They
+    /// are added without a cap. No further request that takes of that limit goes into this write:
+    /// the balance may be above the cap.
     added_uncapped: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
@@ -39,14 +39,13 @@ pub(super) struct Draft {
     pub(super) buckets: Vec<BucketDraft>,
     /// True if an acquire or a lease takes tokens.
     pub(super) acquires: bool,
-    /// True if it has a correction, a refund, or a lease that only settles.
+    /// True if it has a correction, a return for a leaver, or a lease that only settles.
     pub(super) corrects: bool,
     /// True if a correction takes more tokens.
     pub(super) corrects_upwards: bool,
     /// True if a forced correction takes tokens: the write has no conditions on the balance but its
-    /// range. The price: such a debit may be undone. If a bucket is full, the refill since the
-    /// last claim is lost. The debit makes room for that refill, and the next claim adds it after
-    /// all. (A write with conditions does not make such room: `take_unclaimed` says how.)
+    /// range. The price: the next claim may undo such a debit. (A comment in `take_unclaimed`,
+    /// `debit.rs`, has an example in numbers.)
     pub(super) is_forced: bool,
 }
 
@@ -140,9 +139,9 @@ impl BucketDraft {
             return add_only((&within_range(image, moved), &self.counted), id, fenced_off);
         }
         let debited = less(self.taken.clone(), &self.added_uncapped);
-        // Only a correction can move the balance out of its range. A write of acquires only must
-        // not be cut: `within_range` counts neither the refill that this write may claim, nor the
-        // returned tokens, which may not fit.
+        // Only a correction can move the balance out of its range. If the write has none, its debit
+        // must not be cut: `within_range` counts neither the refill that this write may claim, nor
+        // the returned tokens.
         let debited = if draft.corrects { within_range(image, debited) } else { debited };
         let expires = match draft.acquires {
             true => !configuration.never_expires(),

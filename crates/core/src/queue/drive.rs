@@ -98,7 +98,7 @@ impl<W> WriteQueue<W> {
             self.pauses += 1;
             // Other processes write during the pause. An earlier answer may refuse only if it is
             // recent enough.
-            self.members().for_each(|member| member.has_answer_since_entry = Default::default());
+            self.members().for_each(|member| member.has_fresh_image = Default::default());
             let corrections_were_outrun = self.outruns_in_a_row > 0 && self.only_corrects();
             return Action::Pause { pauses_in_a_row: self.pauses, corrections_were_outrun };
         }

@@ -69,7 +69,7 @@ impl<W> WriteQueue<W> {
                     Some(self.placement_if_not_grantable(member, now).unwrap_or(repair))
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.has_answer_since_entry[0] =>
+                    if !member.has_fresh_image[0] =>
                 {
                     Some(Placement::Read)
                 }

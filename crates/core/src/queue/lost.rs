@@ -37,7 +37,8 @@ impl<W> WriteQueue<W> {
     ///   unless the item had forgotten its id by then (`may_have_forgotten`): then it is ambiguous.
     ///
     /// A write that had not happened may count as ambiguous, too. The image here is from after the
-    /// fence, and the ids of the fence may have pushed the last id of `ids_before` out of the item.
+    /// fence. The item remembers four ids. If other writers had left few of `ids_before` in it,
+    /// the ids of the fence may have pushed out the last of these.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.
@@ -56,9 +57,9 @@ impl<W> WriteQueue<W> {
 
     /// Looks at the abandoned writes, newest first. If an image shows the id of one, that write
     /// happened. It fenced the earlier ones, so these end as in
-    /// [`end_abandoned`](Self::end_abandoned). (A fence puts the ids of the writes that it fences
-    /// into the item: an id of an earlier one that is shown proves nothing.) If the item of bucket
-    /// 0 may have forgotten the id, the write counts as ambiguous, and stays.
+    /// [`end_abandoned`](Self::end_abandoned). (Their own ids prove nothing: the fence may have put
+    /// them into the item.) If the item of bucket 0 may have forgotten the id, the write counts as
+    /// ambiguous, and stays.
     pub(super) fn resolve_abandoned(&mut self) {
         if self.abandoned.iter().any(|write| self.is_shown(&write.id)) {
             // An abandoned write happened. The shared write requires that it did not, so the shared

@@ -15,7 +15,7 @@ pub(super) struct Member<W> {
     /// For each bucket: true if its known image is authoritative, and comes from a call that was
     /// sent after the request entered. A pause, a lost answer, a failed reconfiguring write, a
     /// derived image or an image from another lane makes it false again.
-    pub(super) has_answer_since_entry: [bool; BUCKETS_MAX],
+    pub(super) has_fresh_image: [bool; BUCKETS_MAX],
     /// True if it had entered when the call in flight was sent.
     pub(super) entered_before_call: bool,
     /// True if its last write was outrun.
@@ -42,7 +42,7 @@ impl<W> Member<W> {
         Self {
             request,
             waiter,
-            has_answer_since_entry: [false; BUCKETS_MAX],
+            has_fresh_image: [false; BUCKETS_MAX],
             entered_before_call: false,
             was_outrun: false,
             passed_over_at: None,
@@ -61,7 +61,7 @@ impl<W> Member<W> {
         self.waiter.is_some() || self.request.purpose == Purpose::ReturnForLeaver
     }
 
-    /// True if it is an acquire or a lease. Corrections and refunds are never refused.
+    /// True if it is an acquire or a lease. Corrections and returns for leavers are never refused.
     pub(super) fn may_be_refused(&self) -> bool {
         matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
     }

@@ -24,15 +24,15 @@
 //!
 //! The next action is the first of these that applies: a pause, the extension of an expiry, the
 //! repetition of a write in doubt, a read of unknown buckets, a read that the last answer made
-//! necessary or that replaces a write which would probably fail, a write that carries a caller,
-//! upkeep, a read that a waiting request needs, a write of refunds alone (`drive.rs`,
-//! `compose.rs`).
+//! necessary or that replaces a write which would probably fail, a write that carries a caller, a
+//! write that only returns tokens for callers that left (unless a waiting request needs a read),
+//! upkeep, the read that a waiting request needs (`drive.rs`, `compose.rs`).
 //!
 //! The life of a write that carries requests:
 //!
 //! | state | held in | next state, with the file that decides |
 //! |---|---|---|
-//! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: done if the image shows its id; otherwise its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`); the table was busy, or was not reached: its requests wait again, or it is in doubt if an earlier attempt is (`answered_write`); the table cannot be used: its requests fail (`fail_write`) |
+//! | in flight | `shared`, `flight` | answered: done, its requests are resolved (`answers.rs`, `written`); a condition failed: done if the image shows its id; otherwise its requests wait again, and it is abandoned if an earlier attempt is in doubt (`condition_failed`); the answer was lost: in doubt (`lost`); the table was busy, or was not reached: its requests wait again, or it is in doubt if an earlier attempt is (`answered_write`); the table cannot be used: its requests fail, and it is abandoned if an earlier attempt is in doubt (`fail_write`) |
 //! | in doubt | `shared`, `is_in_doubt` | sent again under its id: in flight (`compose.rs`, `repeat`); an image shows its id: done (`lost.rs`, `conclude_by_image`); it cannot be sent again: abandoned, its requests wait again (`give_up_write`) |
 //! | abandoned | `abandoned` | an image shows its id: done (`lost.rs`, `resolve_abandoned`); the next write that carries requests, which is its fence, succeeds: the abandoned one did not happen, or nothing can tell any more (`end_abandoned`); too many are abandoned: the oldest counts as ambiguous (`forget_surplus_abandoned`) |
 //!

@@ -73,7 +73,7 @@ impl<W> WriteQueue<W> {
                     return self.placement_if_not_grantable(member, now).unwrap_or(fallback);
                 }
                 Assessment::UnknownLimit(_) | Assessment::NoRoom(_)
-                    if !member.has_answer_since_entry[index] =>
+                    if !member.has_fresh_image[index] =>
                 {
                     return Placement::Read;
                 }
@@ -138,7 +138,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, missing): (Amounts, Amounts) =
                 demand.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !missing.is_empty() && !member.has_answer_since_entry[index] {
+            if !missing.is_empty() && !member.has_fresh_image[index] {
                 return Placement::Read;
             }
             member.dropped.extend(missing.into_iter().map(|(limit, _)| limit));

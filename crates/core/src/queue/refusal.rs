@@ -1,5 +1,6 @@
 //! Refuses requests: as they enter, while a write is composed, after an outrun, and after they were
-//! passed over. `compose.rs` may hold a refusal back until a write of refunds is answered.
+//! passed over. `compose.rs` may hold a refusal back until a write of returns for leavers is
+//! answered.
 
 use super::bucket::QueueBucket;
 use super::member::Member;
@@ -41,7 +42,8 @@ impl<W> WriteQueue<W> {
     ///
     /// - A bucket needs a repair: the repair.
     /// - The request is short, and an item does not follow the request's limits yet: the upkeep
-    ///   that changes the item. If no refusal may be based on the image of that bucket, a read.
+    ///   that changes the item, if it is due (`due_reconfiguration`). If no refusal may be based on
+    ///   the image of that bucket, a read.
     /// - An image shows that it is short, and no refusal may be based on that image
     ///   (`may_refuse_by_image`): a read.
     /// - Otherwise the refusal.
@@ -111,7 +113,7 @@ impl<W> WriteQueue<W> {
                 known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
-        member.has_answer_since_entry[index] || self.abandoned.is_empty() && is_recent()
+        member.has_fresh_image[index] || self.abandoned.is_empty() && is_recent()
     }
 
     /// Refuses a request whose write was outrun, if some bucket has too little for it and the last
@@ -134,8 +136,7 @@ impl<W> WriteQueue<W> {
         let interval = u64::from(self.settings.interval.0);
         let earlier_claim_age_max_ms = interval.min(self.settings.refusal_age_max_ms);
         let recent_claim_at = |index: usize| {
-            let image =
-                self.buckets[index].image().filter(|_| member.has_answer_since_entry[index])?;
+            let image = self.buckets[index].image().filter(|_| member.has_fresh_image[index])?;
             let at = image.refilled_at;
             if image.has_boundary(at, now) {
                 // After the claim came a boundary, which refills a whole amount: that is worth a
@@ -167,7 +168,7 @@ impl<W> WriteQueue<W> {
                 .map_or(passed_over_at, |image| image.refilled_at.max(passed_over_at))
         };
         let cannot_tell = |(index, bucket): (usize, &QueueBucket)| {
-            !member.has_answer_since_entry[index]
+            !member.has_fresh_image[index]
                 || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
         };
         if self.buckets.iter().enumerate().any(cannot_tell) {

@@ -68,10 +68,10 @@ pub enum Outcome {
     UnknownLimit(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     NoRoom(usize, LimitName),
-    /// The answer to a write was lost, and nothing can tell any more if the write took effect.
-    /// A lease, or a request that gives tokens back, gets this outcome. The queue writes every
-    /// other request again. But if more writes are lost than one write can fence, all requests of
-    /// the oldest lost writes get this outcome.
+    /// The answer to a write was lost, and nothing can tell any more if the write took effect, or
+    /// how much it took. A lease, or a request that gives tokens back, gets this outcome. The queue
+    /// writes every other request again. But if more writes are lost than one write can fence, all
+    /// requests of the oldest lost writes get this outcome.
     Ambiguous,
     /// The request has used all of its attempts, and none is known to have succeeded: other writers
     /// came first, the table was busy, or answers were lost.

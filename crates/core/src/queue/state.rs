@@ -80,8 +80,8 @@ pub(super) struct SharedWrite<W> {
     pub(super) ids_before: Vec<RequestId>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_read_since_attempt: bool,
-    /// For each bucket: true if none of the requests has seen an answer of the table since it
-    /// entered. The image that the write was planned from may then miss other writers' changes.
+    /// For each bucket: true if none of the requests had a fresh image when the write was planned
+    /// (`has_fresh_image`). The image may then miss other writers' changes.
     pub(super) may_be_outdated: [bool; BUCKETS_MAX],
 }
 
@@ -140,7 +140,7 @@ impl<W> WriteQueue<W> {
             of.adopted = is_idle.then(|| known.clone());
             of.known = Some(known.clone());
             of.restart_quiet_time_if_claimed(known.as_of);
-            self.members().for_each(|member| member.has_answer_since_entry[bucket] = false);
+            self.members().for_each(|member| member.has_fresh_image[bucket] = false);
         }
     }
 

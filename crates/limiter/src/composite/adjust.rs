@@ -79,7 +79,7 @@ impl<T: Table> CompositeStore<T> {
     /// | | it only takes, or it has a mark | it gives back, without a mark |
     /// |---|---|---|
     /// | nothing was done | `Contended`, `Setup`, or `Unavailable` in an outage | the same |
-    /// | a write is in doubt | `Unavailable`; with an `AdjustError` inside, the store answers | `Ambiguous` |
+    /// | a write is in doubt | `Unavailable` (if an `AdjustError` is inside, the store answers) | `Ambiguous` |
     /// | the bucket may have forgotten the write | `Unavailable` with `Ambiguous` inside | `Ambiguous` |
     ///
     /// After `Ambiguous` the caller must not try again.

@@ -16,7 +16,7 @@ pub(super) struct BucketRequest {
     pub(super) known_bucket: Arc<KnownBucket>,
     pub(super) is_parent: bool,
     /// Of the entity's own bucket: the bucket of its parent, if the parent's bucket has none of the
-    /// requested limits, so that nothing is taken from it.
+    /// requested limits. Nothing is taken from it, so this grant has no amounts.
     pub(super) uncharged_parent: Option<Arc<BucketGrant>>,
 }
 

@@ -30,8 +30,8 @@ pub(crate) struct Directory {
     /// Grows with every change of a record or of stored limits that this process made, and with
     /// every change of stored limits that it noticed.
     changes: AtomicU64,
-    /// Held by a request while it updates levels here, because an item follows newer ones: one
-    /// request at a time.
+    /// Held by the one request that reads stored limits anew because an item follows newer limits
+    /// than the directory has. Others do not wait for it.
     pub(super) refreshes: Semaphore,
 }
 
@@ -148,17 +148,18 @@ impl Directory {
                     item.map(StoredLimits::from_item).transpose().map_err(broken)?.flatten();
                 let dated = Dated { record: record.map(Arc::new), as_of: now };
                 let before = self.limits.get(scope);
-                let is_late = |before: &Dated<_>| {
+                let is_newer = |before: &Dated<_>| {
                     consistency == Consistency::Eventual
                         && before.is_valid(now)
                         && before.version() > dated.version()
                 };
-                if let Some(newer) = before.clone().filter(is_late) {
+                if let Some(newer) = before.clone().filter(is_newer) {
                     return Ok(Some(Learned::Limits(scope.clone(), newer)));
                 }
                 self.limits.insert(scope.clone(), dated.clone());
-                // A level that was not remembered counts as unchanged. Few configurations were
-                // built from it, and each of them is valid for a minute at most.
+                // A level that is not remembered counts as unchanged. If the cache has evicted it,
+                // it was seldom used. So few configurations were built from it, and each of them is
+                // valid for a minute at most.
                 if before.is_some_and(|before| before.version() != dated.version()) {
                     self.note_change();
                 }

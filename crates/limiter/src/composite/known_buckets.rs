@@ -49,7 +49,7 @@ impl KnownBucket {
     pub(super) fn lane_with(
         &self,
         bucket: &BucketId,
-        (parent, known_bucket): (&BucketId, &Self),
+        (parent, known_parent): (&BucketId, &Self),
         settings: QueueSettings,
     ) -> Arc<Lane> {
         let mut state = lock(&self.state);
@@ -57,7 +57,7 @@ impl KnownBucket {
             return lane.clone();
         }
         let buckets = vec![bucket.clone(), parent.clone()];
-        let images = vec![self.newest.clone(), known_bucket.newest.clone()];
+        let images = vec![self.newest.clone(), known_parent.newest.clone()];
         let lane = Lane::new(buckets, images, settings, None);
         if state.parent_lanes.len() == PARENTS_MAX {
             state.parent_lanes.remove(0);

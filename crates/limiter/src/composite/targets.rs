@@ -2,7 +2,7 @@
 //!
 //! An acquire does not look up the limits and the parent that its request brings along. Other data
 //! is remembered for a minute. Data that is not remembered is read by one eventually consistent
-//! read for each bucket, at half a unit an item. If the bucket's item is not known, the same read
+//! read for each bucket, at half a unit an item. If no item of the bucket is known, the same read
 //! returns it, too. A parent's data is read after the entity's.
 
 use std::sync::Arc;
@@ -140,7 +140,7 @@ impl<T: Table> CompositeStore<T> {
         (is_current && configuration.explicit == *explicit).then_some(configuration)
     }
 
-    /// Reads records and limits from the table, and the bucket if it is not known.
+    /// Reads records and limits from the table, and the bucket if no item of it is known.
     async fn read_stored(
         &self,
         BucketRequest { bucket, known_bucket, .. }: &BucketRequest,

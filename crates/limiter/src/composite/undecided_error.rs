@@ -19,9 +19,12 @@ use crate::error::AcquireError;
 use crate::store_error::{SetupError, copy_of};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. `table_error` is that of the lane's last call
-/// that was not dropped before its end (`Unconfirmed`: it got no answer). `is_silent`: a call was
-/// in flight when the time was over, and the table has answered no call since the request entered.
+/// The error of a request that has no more time.
+///
+/// * `table_error` is the error of the lane's last finished call, which may be older than the
+///   request. `Unconfirmed` means that this call got no answer.
+/// * `is_silent`: a call was in flight when the time was over, and the table has answered no call
+///   since the request entered.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     is_silent: bool,

@@ -40,7 +40,7 @@ impl Permit {
         let (mut before, mut ambiguous) = (Adjusted::default(), None);
         // First settle earlier debits in doubt.
         loop {
-            let Some(write) = self.logs()[index].take_in_doubt(change) else { break };
+            let Some(write) = self.logs()[index].take_to_repeat(change) else { break };
             match self.send(index, write, until).await {
                 (_, Ok(adjusted)) => {
                     before.is_forced |= adjusted.is_forced;
@@ -81,7 +81,7 @@ impl Permit {
                     bucket: &part.bucket,
                     amounts: &write.amounts,
                     configuration: &part.configuration,
-                    is_repeated: write.is_in_doubt,
+                    is_repeated: write.must_repeat,
                     deadline: until.saturating_duration_since(Instant::now()),
                 };
                 self.limiter.guard().correct(&correction).await

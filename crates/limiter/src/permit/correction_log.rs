@@ -32,12 +32,12 @@ pub(super) struct CorrectionLog {
     /// debits are added when they are answered. A caller that leaves in between loses tokens and
     /// gains none.
     taken: Amounts,
-    /// The amounts taken here by calls that failed as a whole. A call that starts takes out the
-    /// amounts of the limits that it corrects, and uses them.
+    /// The amounts taken here by calls that failed as a whole. The next call on a limit uses up the
+    /// limit's amount: it counts that as done, and sends only the rest.
     surplus: Amounts,
-    /// Debits that may have been done. The permit sends them again under their ids, so they take
-    /// effect once.
-    in_doubt: Vec<CorrectionWrite>,
+    /// Writes that take tokens and may have been done; after an outage, perhaps they were not even
+    /// sent. The permit sends them again under their ids, so they take effect once.
+    to_repeat: Vec<CorrectionWrite>,
 }
 
 /// One write to the bucket.
@@ -45,27 +45,28 @@ pub(super) struct CorrectionLog {
 pub(super) struct CorrectionWrite {
     pub(super) id: RequestId,
     pub(super) amounts: Amounts,
-    /// The surplus of its limits before this write: the part of the call's amounts that the bucket
-    /// has taken already.
+    /// The surplus of its limits before this write. An adjustment counts it as done: the write
+    /// moves only the rest. Giving back includes it, because all that was taken comes back.
     surplus_used: Amounts,
     /// The surplus that its limits will have in case this write succeeds, but the call fails in
     /// another bucket. For an adjustment, this is `surplus_used` plus `amounts`. Say a call adjusts
     /// by 10, and an earlier failed call has left a surplus of 4: this write takes 6, and leaves a
     /// surplus of 10. For giving back, it is empty.
     surplus_left: Amounts,
-    /// True if the write may have taken effect already.
-    pub(super) is_in_doubt: bool,
+    /// True if the write may have taken effect already, and the permit sends it again under its id.
+    /// It must not send one again that also gives back, and whose caller left.
+    pub(super) must_repeat: bool,
 }
 
 impl CorrectionLog {
     pub(super) const fn new(taken: Amounts) -> Self {
-        Self { taken, surplus: Amounts::new(), in_doubt: Vec::new() }
+        Self { taken, surplus: Amounts::new(), to_repeat: Vec::new() }
     }
 
     /// True if nothing is left to give back, and nothing to settle.
     pub(super) fn has_nothing_left(&self) -> bool {
         let mut amounts = self.taken.values().chain(self.surplus.values());
-        amounts.all(|amount| *amount == Millitokens::ZERO) && self.in_doubt.is_empty()
+        amounts.all(|amount| *amount == Millitokens::ZERO) && self.to_repeat.is_empty()
     }
 
     /// The tokens taken of a limit, its surplus included.
@@ -79,9 +80,9 @@ impl CorrectionLog {
         Millitokens::saturating(i128::from(self.taken.of(limit)) - surplus)
     }
 
-    /// Takes out a write in doubt of an earlier call on the same limits. It must be settled before
-    /// this change is made.
-    pub(super) fn take_in_doubt(
+    /// Removes and returns a write to be repeated, of an earlier call on the same limits. It must
+    /// be settled before this change is made.
+    pub(super) fn take_to_repeat(
         &mut self,
         change: CorrectionChange<'_>,
     ) -> Option<CorrectionWrite> {
@@ -91,8 +92,8 @@ impl CorrectionLog {
             }
             CorrectionChange::GiveBack => true,
         };
-        let at = self.in_doubt.iter().position(concerns)?;
-        let write = self.in_doubt.remove(at);
+        let at = self.to_repeat.iter().position(concerns)?;
+        let write = self.to_repeat.remove(at);
         self.note_start(&write);
         Some(write)
     }
@@ -113,8 +114,8 @@ impl CorrectionLog {
         };
         let is_nonzero = |(_, amount): &(LimitName, Millitokens)| *amount != Millitokens::ZERO;
         let amounts = amounts.into_iter().filter(is_nonzero).collect();
-        let (id, is_in_doubt) = (new_id(), false);
-        let write = CorrectionWrite { id, amounts, surplus_used, surplus_left, is_in_doubt };
+        let (id, must_repeat) = (new_id(), false);
+        let write = CorrectionWrite { id, amounts, surplus_used, surplus_left, must_repeat };
         self.note_start(&write);
         write
     }
@@ -134,26 +135,26 @@ impl CorrectionLog {
     ) -> Amounts {
         let takes = write.amounts.iter().any(|change| !is_decrease(&change));
         let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
-        write.is_in_doubt = match result {
+        write.must_repeat = match result {
             // Nothing was given back: else the error is `Ambiguous`. Tokens may have been taken.
             // The write is sent again under its id, so it takes them once.
-            Some(Err(AdjustError::Unavailable(_))) => write.is_in_doubt || takes,
+            Some(Err(AdjustError::Unavailable(_))) => write.must_repeat || takes,
             // A write that gives back may have done so now, even if it was in doubt before this
             // attempt. It must not be sent again.
             None => only_takes,
-            Some(_) => write.is_in_doubt,
+            Some(_) => write.must_repeat,
         };
         match result {
             Some(Ok(adjusted)) => return self.done(write, &adjusted.dropped),
             // The write counts as made, even if an earlier call left it in doubt.
             Some(Err(AdjustError::Ambiguous(_))) => return self.done(write, &[]),
-            _ if write.is_in_doubt => {
+            _ if write.must_repeat => {
                 self.undo(&write);
-                self.in_doubt.push(write);
+                self.to_repeat.push(write);
             }
-            // The caller stopped waiting, and nothing tells if the write was made. Its refunds
-            // count as made. Its debits count as not made, so their part of `surplus_used` goes
-            // back to the surplus.
+            // The caller stopped waiting, so the call failed as a whole, and nothing tells if the
+            // write was made. Its refunds count as made: their part of `surplus_left` becomes
+            // surplus. Its debits count as not made: their part of `surplus_used` is surplus again.
             None => {
                 let not_taken = owned(write.surplus_used.iter().filter(|(limit, _)| {
                     write.amounts.get(*limit).is_some_and(|by| *by > Millitokens::ZERO)

@@ -106,9 +106,9 @@ impl<L> AcquireRequest<L> {
 
     /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was
     /// checked once. A limit named here wins over a stored one. If every requested limit is named
-    /// here, an acquire does not read stored limits. There is one exception: the bucket has no room
-    /// for a requested limit. Then the acquire reads them, because a stored limit may have been
-    /// deleted, which makes room.
+    /// here, an acquire does not read stored limits, with two exceptions: the bucket has no room
+    /// for a requested limit (a stored limit may have been deleted, which makes room), or
+    /// [`parent_limits`](Self::parent_limits) leaves out a requested limit.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that a request ever named, 40 at
     /// most, and a write that refills the bucket writes all of them. A requested limit that does
