@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use sluicegate::settings::{Certainty, StoreSettings};
 use sluicegate::types::Amounts;
 use sluicegate::{AcquireError, AdjustError, Limit, Limiter, TestClock};
 use sluicegate_core::fixtures::milli;
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::intercept::{Call, intercepting};
 use crate::scripted::{Act, Scripted};
-use crate::support::{Engine as _, Memory, T0, at, bucket, limiter_on, name};
+use crate::support::{Engine as _, Memory, T0, at, bucket, limiter_as, limiter_on, name};
 
 macro_rules! ask {
     ($limiter:expr, $tokens:expr) => {
@@ -78,14 +79,20 @@ async fn waiter_behind_a_throttled_claim_is_contended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_found_no_connection_is_no_attempt() {
-    let (table, _, limiter) = used().await;
+    let (table, clock, limiter) = used().await;
     let refused = Act::Refuse(Duration::from_millis(1));
     let ask = || ask!(limiter, 1).deadline(Duration::from_secs(5)).into_future();
     table.on_writes([refused, refused]);
     assert_eq!(ask().await.unwrap().cost().attempts, 1);
-    // The second counts, whose answer is lost, and the fourth, which repeats it.
+    // Two writes count: the second, whose answer is lost, and the fourth, which repeats it.
     table.on_writes([refused, Act::LoseReply, refused]);
     assert_eq!(ask().await.unwrap().cost().attempts, 2);
+    // A transaction that is sent again is one attempt, with a connection or without.
+    let settings =
+        StoreSettings { certainty: Certainty::Transactional, ..StoreSettings::default() };
+    let limiter = limiter_as(table.clone(), &clock, settings);
+    table.on_writes([Act::LoseReply, refused]);
+    assert_eq!(ask!(limiter, 1).await.unwrap().cost().attempts, 1);
 }
 
 /// Nobody tries again just before the deadline: neither the one that leads, nor those that lead

@@ -71,7 +71,7 @@ impl Claim {
         // A claim over an interval or more must leave the headroom. A shorter one must only stay at
         // or below the cap: otherwise busy writers would keep the bucket below its burst for ever
         // (ADR 6). A claim that would leave less room than it must is cut. A cut claim leaves the
-        // whole headroom, even a short one.
+        // whole headroom, even if it is over less than an interval.
         let room_at_least = if accrued_since_claim < accrues_per_interval { 0 } else { headroom };
         if tokens + gain <= cap - room_at_least && !would_forgive_debt {
             // If another writer gives tokens back first, this gain may exceed the cap.

@@ -148,7 +148,7 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         // The refill up to now is claimed under the old rule.
         let gain = Gain { since, until, returned };
         // `Claim::of` may cut a claim, to leave room for the next refill. Even then the balance
-        // covers `must_cover`, which is above `amount` if tokens come back after the takes.
+        // must cover `must_cover`, which is above `amount` if tokens come back after the takes.
         let covered = amount.max(debit.must_cover.of(limit));
         let claim_up_to = |cap| Claim::of(limit, balance, cap, covered, gain, debit.interval);
         let old_burst = balance.rule.burst();
@@ -212,8 +212,8 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| debit.expires);
     let moves_expiry = expires_at_s != image.expires_at_s;
     if moves_expiry || lowers_amount {
-        // Another writer may have taken more meanwhile, and moved the expiry for it. Then the
-        // expiry that is right after this write is later than this plan takes it to be.
+        // Another writer may have taken more meanwhile, and moved the expiry for it. Then this
+        // plan's expiry would be too early.
         plan.conditions.extend(expiry_conditions.into_iter().filter(|_| expires_at_s.is_some()));
     }
     if moves_expiry {
@@ -236,7 +236,7 @@ pub(crate) fn add(
     }
 }
 
-/// Puts a new item: a full bucket less what this write takes. A refund leaves it full.
+/// Puts a new item: a full bucket less what this write takes. Returned tokens leave it full.
 pub(crate) fn new_item(
     bucket: &BucketId,
     (amounts, counted): (&Amounts, &Amounts),

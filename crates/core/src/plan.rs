@@ -18,8 +18,8 @@ pub enum WritePath {
     Claim,
     /// Takes from the balances without a claim; an earlier write claimed a moment ago.
     Unclaimed,
-    /// Moves balances under no condition on them except their range (refunds, forced corrections), or
-    /// moves the expiry. Other corrections of an item use `Claim` and `Unclaimed`.
+    /// Moves balances under no condition on them except their range (returned tokens, forced
+    /// corrections), or moves the expiry. Other corrections of an item use `Claim` and `Unclaimed`.
     AddOnly,
 }
 

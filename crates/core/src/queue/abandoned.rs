@@ -64,8 +64,7 @@ impl AbandonedRequest {
 /// whether the attempt happened. That is so in two cases: there is no item; or its list of ids is
 /// full and has none of `ids_before`, the ids from before the write, so that `id` may have come and
 /// gone. `id` itself is left out of the comparison, because it says nothing of the lost attempt: a
-/// later attempt of the same write, or the write's fence, may have put it into the item. If it were
-/// compared, it might match itself: `resolve_abandoned` copies the item's ids into `ids_before`.
+/// later attempt of the same write, or the write's fence, may have put it into the item.
 pub(super) fn may_have_forgotten(
     ids_before: &[RequestId],
     image: Option<&CompositeBucket>,

@@ -83,7 +83,7 @@ impl<W> WriteQueue<W> {
             let image = self.buckets[0].image();
             let is_ambiguous = may_have_forgotten(&shared.ids_before, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once other writes have pushed
-            // its id out of the item. A second debit admits nothing more; a second refund does.
+            // its id out of the item. A second debit admits nothing more; a second return does.
             let may_return_twice = shared.members.iter().any(Member::returns_more_than_it_takes);
             self.counts.ambiguous += u32::from(is_ambiguous || may_return_twice);
         }

@@ -113,9 +113,9 @@ impl<W> WriteQueue<W> {
         // after a read that a waiting request needs.
         let carries_caller = !members.iter().all(caller_left);
         let may_write_returns_alone = !carries_caller && !members.is_empty() && !wants_read;
-        // Only a waiting caller can send that write. If the refused requests have the last callers,
-        // nobody would send it, and a client that asks again and again would be refused for ever
-        // for lack of those tokens. So the refusals wait for the write, once.
+        // Only a waiting caller can send that write. If all callers were refused now, nobody would
+        // send it, and a client that asks again and again would be refused for ever for lack of
+        // those tokens. So the refusals wait for the write, once.
         let needs_caller = may_write_returns_alone && self.waiting.iter().all(caller_left);
         for (mut member, limits) in refused {
             if needs_caller && member.refusal.is_none() {

@@ -139,9 +139,9 @@ impl BucketDraft {
             return add_only((&within_range(image, moved), &self.counted), id, fenced_off);
         }
         let debited = less(self.taken.clone(), &self.added_uncapped);
-        // Only a correction can move the balance out of its range. If the write has none, its debit
-        // must not be cut: `within_range` counts neither the refill that this write may claim, nor
-        // the returned tokens.
+        // Only what `corrects` stands for can move the balance out of its range. Otherwise the
+        // debit must not be cut: `within_range` counts neither the refill that this write may
+        // claim, nor the returned tokens.
         let debited = if draft.corrects { within_range(image, debited) } else { debited };
         let expires = match draft.acquires {
             true => !configuration.never_expires(),

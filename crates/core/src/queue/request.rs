@@ -159,7 +159,7 @@ pub enum Answer {
     /// Nothing was done; the same call may succeed in a moment.
     Busy,
     /// The call never reached the table: nothing was done. Unless an earlier attempt of the write
-    /// is in doubt, the write does not count as an attempt.
+    /// is in doubt, the queue does not count it as an attempt of its requests.
     NotSent,
     /// No answer says if the call was carried out: there was silence, or the store failed. It may
     /// have been, or may still be.

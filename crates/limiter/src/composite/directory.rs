@@ -30,8 +30,8 @@ pub(crate) struct Directory {
     /// Grows with every change of a record or of stored limits that this process made, and with
     /// every change of stored limits that it noticed.
     changes: AtomicU64,
-    /// Held by the one request that reads stored limits anew because an item follows newer limits
-    /// than the directory has. Others do not wait for it.
+    /// Held by the one request that looks up stored limits, or reads them again, because an item
+    /// follows newer ones than the request. Others do not wait for it.
     pub(super) refreshes: Semaphore,
 }
 

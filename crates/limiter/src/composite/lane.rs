@@ -47,8 +47,8 @@ pub(super) struct LaneState {
     /// The last write that was counted as an attempt. If the queue sends it again unchanged, it is
     /// not counted again.
     pub(super) counted_write: Option<Arc<Write>>,
-    /// True if the last call was a write that was counted as an attempt when it was sent.
-    pub(super) is_new_attempt: bool,
+    /// True if the last call was a write that counts as an attempt.
+    pub(super) last_call_counts: bool,
     /// The call that a leader left in flight when it stopped, and the time at which it was sent.
     /// The next leader awaits this call.
     pub(super) parked_call: Option<(PendingCall, Instant)>,
@@ -57,8 +57,9 @@ pub(super) struct LaneState {
     pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
-    /// The error of the last finished call; a call that was dropped changes nothing here. After
-    /// [`TableError::Unconfirmed`] the table may have done it, unless a
+    /// The error of the last call that was answered, or that its leader gave up as silent. A call
+    /// that was dropped because nobody waited for it, or because its leader was late, changes
+    /// nothing here. After [`TableError::Unconfirmed`] the table may have done the call, unless a
     /// [`NoConnection`](crate::error::NoConnection) is inside.
     pub(super) table_error: Option<Arc<TableError>>,
     /// The duration of that call, if it found no connection.
@@ -99,7 +100,7 @@ impl Lane {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
             counted_write: None,
-            is_new_attempt: false,
+            last_call_counts: false,
             parked_call: None,
             leader_due_at: None,
             term: 0,
@@ -176,8 +177,8 @@ impl Lane {
                 state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
             }
             Answer::NotSent => {
-                // A request that entered meanwhile has counted nothing.
-                let counted = u32::from(std::mem::take(&mut state.is_new_attempt));
+                // A request that entered meanwhile has counted nothing, and stays at zero.
+                let counted = u32::from(std::mem::take(&mut state.last_call_counts));
                 for waiter in state.queue.callers_of_call() {
                     waiter.cost.attempts = waiter.cost.attempts.saturating_sub(counted);
                 }

@@ -72,7 +72,7 @@ impl<'a> Timer<'a> {
         self.sleep.as_mut().await;
     }
 
-    /// True if less than `time` is left, and the caller came longer than `time` ago. So a caller
+    /// True if less than `time` is left, and the caller came more than `time` ago. So a caller
     /// that comes with little time gets its attempt.
     fn is_too_late_for(&self, time: Duration) -> bool {
         let now = Instant::now();
@@ -181,15 +181,16 @@ impl Leader<'_> {
                     Action::Read(buckets) => {
                         let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
                         self.pending_call = Some(table.call(TableCall::Read(keys.collect())));
-                        state.is_new_attempt = false;
+                        state.last_call_counts = false;
                         None
                     }
                     Action::Write(write) => {
                         // A transaction that is sent again is the same write, and counts once.
                         let last = state.counted_write.replace(write.clone());
-                        state.is_new_attempt = last.is_none_or(|last| !Arc::ptr_eq(&last, &write));
+                        state.last_call_counts =
+                            last.is_none_or(|last| !Arc::ptr_eq(&last, &write));
                         for waiter in state.queue.callers_of_call() {
-                            waiter.cost.attempts += u32::from(state.is_new_attempt);
+                            waiter.cost.attempts += u32::from(state.last_call_counts);
                         }
                         let (buckets, mark) = (self.lane.buckets.clone(), self.lane.mark.clone());
                         let asked = TableCall::Write(buckets, write, mark);

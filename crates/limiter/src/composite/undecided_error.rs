@@ -21,8 +21,8 @@ use crate::table::TableError;
 
 /// The error of a request that has no more time.
 ///
-/// * `table_error` is the error of the lane's last finished call, which may be older than the
-///   request. `Unconfirmed` means that this call got no answer.
+/// * `table_error` is the error of the lane's last call that was answered or given up as silent
+///   (`Unconfirmed`). It may be older than the request.
 /// * `is_silent`: a call was in flight when the time was over, and the table has answered no call
 ///   since the request entered.
 pub(super) fn error_at_deadline(

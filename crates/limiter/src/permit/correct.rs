@@ -38,7 +38,7 @@ impl Permit {
     ) -> (WriteInFlight<'_>, Result<Adjusted, AdjustError>) {
         let until = Instant::now() + self.correction_deadline;
         let (mut before, mut ambiguous) = (Adjusted::default(), None);
-        // First settle earlier debits in doubt.
+        // First repeat the earlier writes that must be settled.
         loop {
             let Some(write) = self.logs()[index].take_to_repeat(change) else { break };
             match self.send(index, write, until).await {

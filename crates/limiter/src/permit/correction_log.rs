@@ -33,7 +33,8 @@ pub(super) struct CorrectionLog {
     /// gains none.
     taken: Amounts,
     /// The amounts taken here by calls that failed as a whole. The next call on a limit uses up the
-    /// limit's amount: it counts that as done, and sends only the rest.
+    /// limit's amount: an adjustment counts it as done and sends only the rest; giving back
+    /// includes it.
     surplus: Amounts,
     /// Writes that take tokens and may have been done; after an outage, perhaps they were not even
     /// sent. The permit sends them again under their ids, so they take effect once.
@@ -54,7 +55,7 @@ pub(super) struct CorrectionWrite {
     /// surplus of 10. For giving back, it is empty.
     surplus_left: Amounts,
     /// True if the write may have taken effect already, and the permit sends it again under its id.
-    /// It must not send one again that also gives back, and whose caller left.
+    /// A write that also gives back is not sent again if its caller left.
     pub(super) must_repeat: bool,
 }
 
