@@ -21,6 +21,8 @@ const TAG_BYTES: usize = 16;
 const HEAD_BYTES: usize = 1 + KEY_ID_BYTES + TAG_BYTES;
 /// Most ids are no longer than this, before they become text: then they are allocated once.
 const ID_BYTES: usize = 320;
+/// An id remembers this many corrections: enough for a queue that delivers one again.
+const CORRECTIONS_MAX: usize = 8;
 /// The shortest key, in bytes.
 pub(crate) const KEY_BYTES_MIN: usize = 32;
 
@@ -48,6 +50,10 @@ pub(crate) struct Granted<'a> {
     /// Empty: nothing was taken.
     #[serde(rename = "a", serialize_with = "write_amounts", deserialize_with = "read_amounts")]
     pub(crate) taken: Amounts,
+    /// Stands for the newest corrections with a key that `taken` contains: sent again, they change
+    /// neither the store nor `taken`.
+    #[serde(rename = "k", default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) corrections: Vec<String>,
     /// The limits that the request brought.
     #[serde(rename = "l", default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) limits: Vec<String>,
@@ -60,6 +66,18 @@ pub(crate) struct Granted<'a> {
     /// The permit cannot be corrected from this time on, in seconds since 1970.
     #[serde(rename = "x")]
     pub(crate) expires_s: i64,
+}
+
+impl Granted<'_> {
+    /// Notes a correction that `taken` contains.
+    pub(crate) fn note_correction(&mut self, mark: String) {
+        if !self.corrections.contains(&mark) {
+            if self.corrections.len() == CORRECTIONS_MAX {
+                self.corrections.remove(0);
+            }
+            self.corrections.push(mark);
+        }
+    }
 }
 
 fn write_amounts<S: Serializer>(amounts: &Amounts, to: S) -> Result<S::Ok, S::Error> {
@@ -172,6 +190,7 @@ mod tests {
                     (LimitName::new(limit).unwrap(), Millitokens::new(milli).unwrap())
                 })
                 .into(),
+            corrections: Vec::new(),
             limits: vec!["rpm=100/min".to_owned()],
             parent_limits: Vec::new(),
             asked_s: 940,

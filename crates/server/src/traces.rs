@@ -68,8 +68,8 @@ impl SpanSender {
     }
 }
 
-/// The span of a request; part of its caller's trace if the request has a `traceparent`.
-pub(crate) fn span(method: &str, path: &str, headers: &HeaderMap) -> Span {
+/// The span of a request; part of its caller's trace if the headers have a `traceparent`.
+pub(crate) fn span(method: &str, path: &str, headers: Option<&HeaderMap>) -> Span {
     let span = tracing::info_span!(
         "request",
         otel.kind = "server",
@@ -77,7 +77,7 @@ pub(crate) fn span(method: &str, path: &str, headers: &HeaderMap) -> Span {
         http.route = path,
         http.response.status_code = field::Empty,
     );
-    if !span.is_disabled() {
+    if let Some(headers) = headers.filter(|_| !span.is_disabled()) {
         let context = TraceContextPropagator::new().extract(&Headers(headers));
         // It fails only where spans go to nobody.
         let _ = span.set_parent(context);

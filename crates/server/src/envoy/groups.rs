@@ -10,6 +10,10 @@ use tonic::Status;
 
 use super::rules::{Bucket, Rule, Rules};
 
+/// The descriptors of one request, at most; Envoy sends a few. More would keep a thread busy, and
+/// be as many calls at once.
+const DESCRIPTORS_MAX: usize = 1_000;
+
 /// The descriptors that are one call on a bucket.
 pub(super) struct Group {
     pub(super) call: Call,
@@ -35,12 +39,15 @@ pub(super) enum Call {
 /// Groups the descriptors of a request. Those without a rule are left out.
 ///
 /// # Errors
-/// Hits that are more than any limit has.
+/// Hits that are more than any limit has, or too many descriptors.
 pub(super) fn groups(
     rules: &Rules,
     default_limits: &LimitSet,
     request: &RateLimitRequest,
 ) -> Result<Vec<Group>, Status> {
+    if request.descriptors.len() > DESCRIPTORS_MAX {
+        return Err(Status::invalid_argument("the descriptors are too many"));
+    }
     let mut groups: Vec<Group> = Vec::new();
     for (n, descriptor) in request.descriptors.iter().enumerate() {
         let Some((rule, bucket)) = rules.matching(&request.domain, descriptor) else { continue };

@@ -281,6 +281,7 @@ impl AcquireBody<'_> {
             parent,
             must_look_up_parent,
             taken: if degraded { Amounts::new() } else { amounts },
+            corrections: Vec::new(),
             limits: self.limits,
             parent_limits: self.parent_limits,
             asked_s: asked_at.get() / 1_000,

@@ -26,17 +26,21 @@ pub(super) async fn healthz() -> &'static str {
     (status = 503, description = "The store does not answer", content_type = "application/problem+json"),
 ))]
 pub(super) async fn readyz(State(state): State<Arc<ServerState>>) -> Result<&'static str, Problem> {
+    // A client that leaves must not end it, or no answer of the store would be kept.
+    match tokio::spawn(recently_ready(state)).await {
+        Ok(true) => Ok("ok\n"),
+        _ => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer")),
+    }
+}
+
+async fn recently_ready(state: Arc<ServerState>) -> bool {
     let mut readiness = state.readiness.lock().await;
-    let is_ready = match *readiness {
+    match *readiness {
         Some((answered_at, is_ready)) if answered_at.elapsed() < READINESS_AGE_MAX => is_ready,
         _ => {
             let is_ready = is_ready(&state).await;
             readiness.insert((Instant::now(), is_ready)).1
         }
-    };
-    match is_ready {
-        true => Ok("ok\n"),
-        false => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer")),
     }
 }
 

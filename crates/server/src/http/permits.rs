@@ -127,16 +127,19 @@ pub(super) async fn adjust(
     let now = state.limiter.clock().now();
     let granted = state.reloadable().ids.check(&id, now)?;
     let amounts = body.amounts(&state, &granted)?;
+    // Hashed, because a key may have any characters.
+    let once = idempotency_key(&headers)?
+        .map(|key| Once { key: format!("{}.{}", granted.name, hash(key)), fingerprint });
+    let is_in_id = once.as_ref().is_some_and(|once| granted.corrections.contains(&once.mark()));
     let by = match body {
+        // The id already contains this correction.
+        _ if is_in_id => Amounts::new(),
         AdjustBody::By(_) => {
             refuse_too_much(&amounts, &granted.taken)?;
             amounts
         }
         _ => difference(amounts, &granted.taken),
     };
-    // Hashed, because a key may have any characters.
-    let once = idempotency_key(&headers)?
-        .map(|key| Once { key: format!("{}.{}", granted.name, hash(key)), fingerprint });
     let answer = slot.finish(async move { correct(&state, granted, by, once).await }).await??;
     if answer.key_was_reused {
         return Err(Problem::new(
@@ -200,6 +203,15 @@ pub(super) async fn release(
 struct Once {
     key: String,
     fingerprint: String,
+}
+
+impl Once {
+    /// Stands for this correction in the ids that contain it.
+    fn mark(&self) -> String {
+        let mut mark = hash(format!("{}.{}", self.key, self.fingerprint).as_bytes());
+        mark.truncate(8);
+        mark
+    }
 }
 
 fn hash(bytes: &[u8]) -> String {
@@ -266,6 +278,9 @@ async fn correct(
     }
     answer.dropped.sort_unstable();
     answer.dropped.dedup();
+    if let Some(once) = once {
+        granted.note_correction(once.mark());
+    }
     answer.permit = state.reloadable().ids.sign(&granted);
     Ok(Json(answer))
 }

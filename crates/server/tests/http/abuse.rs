@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use serde_json::json;
+use sluicegate::{DynamoStore, Limiter};
+use sluicegate_local::client;
+use sluicegate_testkit::{Fault, Proxy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::running::Running;
+use crate::running::{Running, config};
 
 #[tokio::test]
 async fn every_wrong_request_gets_a_problem() {
@@ -167,6 +170,23 @@ async fn connections_and_requests_beyond_the_bounds_are_turned_away_at_once() {
         closed += usize::from(matches!(read, Ok(Ok(0) | Err(_))));
     }
     assert!(closed > 0, "at most three connections are open");
+}
+
+/// Anyone may ask, so a client that leaves must not make the next one ask the store again.
+#[tokio::test]
+async fn readiness_is_asked_once_although_clients_leave() {
+    let proxy = Proxy::start("http://127.0.0.1:9").await;
+    proxy.inject(|_| Fault::Delay(Duration::from_secs(1)));
+    let client = client::dynamodb(&proxy.endpoint_url());
+    let limiter = Limiter::new(DynamoStore::new(client, "nowhere"));
+    let server = Running::start(config(json!({})), limiter).await;
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let asked: u64 = proxy.received_by_operation().into_values().sum();
+    assert!((1..5).contains(&asked), "{asked} calls");
 }
 
 #[tokio::test]

@@ -250,6 +250,11 @@ async fn odd_values_are_limited_and_too_many_hits_are_refused() {
         let error = ask(&mut client, 0, hits(too_many)).await.unwrap_err();
         assert_eq!(error.code(), GrpcCode::InvalidArgument);
     }
+    let many =
+        |count| (0..count).map(|n| descriptor(&[("user", &format!("u{n}"))], None)).collect();
+    assert_eq!(ask(&mut client, 0, many(1_000)).await.unwrap().overall_code(), Granted);
+    let error = ask(&mut client, 0, many(1_001)).await.unwrap_err();
+    assert_eq!(error.code(), GrpcCode::InvalidArgument);
     let without = Running::in_memory(json!({})).await;
     let error = ask(&mut self::client(&without).await, 0, vec![]).await.unwrap_err();
     assert_eq!(error.code(), GrpcCode::Unimplemented);

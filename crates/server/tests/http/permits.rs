@@ -83,6 +83,14 @@ async fn any_server_with_the_key_settles_a_permit_and_a_repetition_does_nothing(
         // Another key is another correction.
         let more = adjust(&first, &adjusted.permit(), "b", json!({"by": {"tpm": 30}})).await;
         assert!((available(&first).await - 350.0).abs() < 1e-9);
+        // A queue may deliver both again, with the newest id: that id has their amounts already.
+        for (key, body) in [("b", json!({"by": {"tpm": 30}})), ("a", json!({"to": {"tpm": 620}}))] {
+            let again = adjust(&second, &more.permit(), key, body).await;
+            assert_eq!((again.permit(), &again.body["changed"]), (more.permit(), &json!(false)));
+        }
+        let other = adjust(&second, &more.permit(), "a", json!({"to": {"tpm": 600}})).await;
+        assert_eq!(other.status, 422, "{other:?}");
+        assert!((available(&first).await - 350.0).abs() < 1e-9);
         // The permit took 650. More would be given back from what others took.
         for (wrong, says) in [
             (json!({"by": {"tpm": -650.001}}), "more of \"tpm\" than the permit took"),

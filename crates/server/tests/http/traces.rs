@@ -68,6 +68,12 @@ async fn a_request_that_its_caller_traces_is_a_part_of_that_trace() {
     acquire(&server, &[]).await;
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     acquire(&server, &[("traceparent", traceparent)]).await;
+    let callers =
+        json!({"callers": [{"name": "a", "sha256": "00".repeat(32), "roles": ["acquire"]}]});
+    let guarded = Running::in_memory(callers).await;
+    let headers = [("traceparent", traceparent)];
+    let denied = guarded.send("POST", "/v1/acquire", &headers, &json!({})).await;
+    assert_eq!(denied.status, 401, "{denied:?}");
     sender.stop().await;
 
     let mut spans = collector.0.lock().unwrap().clone();
