@@ -1,7 +1,7 @@
 //! How to use the limiter: where limits come from, what can go wrong, and what calls cost.
 //!
-//! Ten short programs are examples of this crate and of `sluicegate-tower`. The repository's page
-//! `docs/examples.md` lists them with their output.
+//! Eleven short programs are examples of this crate, of `sluicegate-tower` and of
+//! `sluicegate-prices`. The repository's page `docs/examples.md` lists them with their output.
 //!
 //! # On DynamoDB
 //!
@@ -81,8 +81,9 @@
 //!
 //! # Leasing: most requests without a call
 //!
-//! A limiter that leases takes tokens ahead of need and grants requests from them in memory. It
-//! needs a handful of writes a second at any rate of requests.
+//! A limiter that leases takes tokens ahead of need and grants requests from them in memory. Each
+//! process writes to a busy bucket a handful of times a second, at any rate of requests. Leasing
+//! saves nothing on buckets with less than a request a second.
 //!
 //! ```
 //! use std::time::Duration;
@@ -122,6 +123,8 @@
 //! | `Unavailable` | the store did not answer in time or failed, and [`OnUnavailable`](crate::OnUnavailable) does not grant without it | 503 |
 //! | [`InvalidRequest`](crate::error::InvalidRequest) | the program is wrong, names more limits than a bucket holds, or passes an illegal name | 500, 400 |
 //! | `Setup` | an operator must repair permissions, the table or an item | 500 |
+//!
+//! After `Contended` and `Unavailable`, tokens may have been taken although nothing was granted.
 //!
 //! An acquire ends by its [`deadline`](crate::LimiterBuilder::deadline). The deadline does not
 //! count time that a request waits for tokens, nor the time in which a compensating cascade gives

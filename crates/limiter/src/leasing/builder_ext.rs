@@ -70,9 +70,9 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// stay consumed, as those of a process that was killed.
     ///
     /// For a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is the
-    /// balance of the store at its last answer; an answer to a peek, or to an acquire that could
-    /// not be leased, may show half a second later. It includes neither the tokens that this
-    /// process holds nor the use that it has not written yet.
+    /// balance of the store at its last answer, refilled since then, and the tokens that this
+    /// process holds, less the use that it has not written yet. An answer to a peek, or to an
+    /// acquire that could not be leased, may show half a second later.
     pub fn leasing(self, mut settings: LeaseSettings) -> Self {
         settings.deadline = clamped_time(settings.deadline);
         self.front(|store, clock| {
