@@ -147,8 +147,9 @@ pub(crate) fn take_with_claim(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
         let [amount, returned, counted] = debit.of(limit);
         // The refill up to now is claimed under the old rule.
         let gain = Gain { since, until, returned };
-        // `Claim::of` may cut a claim, to leave room for the next refill. Even then the balance
-        // must cover `must_cover`, which is above `amount` if tokens come back after the takes.
+        // `Claim::of` may cut a claim, to leave room for the refill of the next interval. Even then
+        // the balance must cover `must_cover`. If tokens come back after the takes, `must_cover` is
+        // above `amount`, from which these tokens are subtracted.
         let covered = amount.max(debit.must_cover.of(limit));
         let claim_up_to = |cap| Claim::of(limit, balance, cap, covered, gain, debit.interval);
         let old_burst = balance.rule.burst();

@@ -169,8 +169,9 @@ impl Permit {
     /// - Once the bucket has forgotten the id ([`guide`](crate::guide#lost-answers)), such a debit
     ///   may be done twice, so that too little is granted, never too much.
     ///
-    /// If the future is dropped, the same holds, except that tokens that were being given back
-    /// count as given back.
+    /// If the future is dropped, the same holds, with two exceptions. Tokens that were being given
+    /// back count as given back. If the dropped correction takes of one limit and gives back of
+    /// another, the next call sends the debit under a new id, so it may be done twice.
     ///
     /// After [`Ambiguous`](AdjustError::Ambiguous), which occurs only if tokens were to be given
     /// back, the correction counts as made: another call is another correction.

@@ -116,8 +116,8 @@ impl<W> WriteQueue<W> {
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
             if let Some(after) = image.as_deref().filter(|_| may_be_outdated[*index]) {
                 // The refill time that the write found in the item shows if another process had
-                // claimed. A claim requires that it finds the refill time of `before`. Any other
-                // write leaves the refill time as it finds it, so `after` has it.
+                // claimed. A claim succeeds only if it finds that of `before`, so it found that. Any
+                // other write leaves the refill time as it finds it, so `after` has it.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe_claims(*index, found, now);
             }
@@ -278,11 +278,11 @@ impl<W> WriteQueue<W> {
         self.fail(waiting);
     }
 
-    /// Ends these requests as failed, but requests that give back wait again.
+    /// Ends these requests as failed, but returns for leavers wait again.
     fn fail(&mut self, members: Vec<Member<W>>) {
-        let gives_back = |member: &Member<W>| member.request.purpose == Purpose::ReturnForLeaver;
-        let (back, failed): (_, Vec<_>) = members.into_iter().partition(gives_back);
-        self.requeue(back);
+        let is_return = |member: &Member<W>| member.request.purpose == Purpose::ReturnForLeaver;
+        let (returns, failed): (_, Vec<_>) = members.into_iter().partition(is_return);
+        self.requeue(returns);
         for member in failed {
             // A write of it may have taken effect.
             let is_in_doubt = self.has_abandoned_write(&member.request.id);

@@ -66,9 +66,9 @@ pub(super) struct QueueBucket {
     pub(super) known: Option<KnownImage>,
     /// The last image that was adopted from another lane. It is not adopted again: this lane's
     /// answers since then are newer, even if their refill time is older. (An item gets an older
-    /// refill time when its table is restored, or when an older copy of another region wins.) An
-    /// image that is adopted while a call is in flight is not noted here, so that it can be adopted
-    /// again: the answer to that call replaces it, even if the answer is older.
+    /// refill time when its table is restored, or when an older copy of another region wins.) The
+    /// answer to a call in flight replaces an image that was adopted meanwhile, even if the answer
+    /// is older. So such an image is not noted here, and can be adopted again.
     pub(super) adopted: Option<KnownImage>,
     pub(super) contention: ContentionEstimate,
     /// The last reconfiguring write: the limits that the refused request named, and the time of the

@@ -21,7 +21,8 @@ pub(super) struct BucketDraft {
     /// the balance.
     pub(super) must_cover: Amounts,
     taken: Amounts,
-    /// Tokens that come back before anything is taken, as far as they fit.
+    /// Tokens that come back before anything is taken. A write that takes adds them as far as they
+    /// fit; any other write adds them whole, and what is above the burst is worth nothing.
     pub(super) returned: Amounts,
     /// Tokens that come back after an earlier request of this write took of the same limit. They
     /// are added without a cap. No further request that takes of that limit goes into this write:
@@ -139,9 +140,9 @@ impl BucketDraft {
             return add_only((&within_range(image, moved), &self.counted), id, fenced_off);
         }
         let debited = less(self.taken.clone(), &self.added_uncapped);
-        // Only what `corrects` stands for can move the balance out of its range. Otherwise the
-        // debit must not be cut: `within_range` counts neither the refill that this write may
-        // claim, nor the returned tokens.
+        // A write that only acquires and leases takes what the balance covers, so it keeps the
+        // balance in its range. `within_range` would cut it too much: it counts neither the refill
+        // that this write may claim, nor the returned tokens.
         let debited = if draft.corrects { within_range(image, debited) } else { debited };
         let expires = match draft.acquires {
             true => !configuration.never_expires(),

@@ -37,8 +37,8 @@ impl<W> WriteQueue<W> {
     ///   unless the item had forgotten its id by then (`may_have_forgotten`): then it is ambiguous.
     ///
     /// A write that had not happened may count as ambiguous, too. The image here is from after the
-    /// fence. The item remembers four ids. If other writers had left few of `ids_before` in it,
-    /// the ids of the fence may have pushed out the last of these.
+    /// fence. The item remembers four ids, and the fence puts up to three into it. These may push
+    /// out the last of `ids_before`.
     ///
     /// Some waiting requests of an ambiguous write must not be repeated (`must_not_repeat`). The
     /// queue ends these as ambiguous. The other requests of the write keep waiting.

@@ -153,9 +153,9 @@ impl<W> WriteQueue<W> {
 
     /// Refuses a request that was passed over (the requests before it took the tokens that it
     /// needs), if a later answer shows that those requests left too little. The balance counts
-    /// refill up to the time at which the request was passed over, and later refill only if a write
-    /// has claimed it: the request's caller did not ask to wait for more. After a boundary of a
-    /// calendar the request is not refused here.
+    /// refill up to the time at which the request was passed over: its caller did not ask to wait
+    /// for refill that accrues while it is in the queue. Later refill counts only if a write has
+    /// claimed it. After a boundary of a calendar the request is not refused here.
     pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,

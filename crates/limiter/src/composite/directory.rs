@@ -30,8 +30,7 @@ pub(crate) struct Directory {
     /// Grows with every change of a record or of stored limits that this process made, and with
     /// every change of stored limits that it noticed.
     changes: AtomicU64,
-    /// Held by the one request that looks up stored limits, or reads them again, because an item
-    /// follows newer ones than the request. Others do not wait for it.
+    /// Held by a request in `follow_newer_limits`: one at a time. Others do not wait for it.
     pub(super) refreshes: Semaphore,
 }
 

@@ -32,9 +32,9 @@ pub(super) struct CorrectionLog {
     /// debits are added when they are answered. A caller that leaves in between loses tokens and
     /// gains none.
     taken: Amounts,
-    /// The amounts taken here by calls that failed as a whole. The next call on a limit uses up the
-    /// limit's amount: an adjustment counts it as done and sends only the rest; giving back
-    /// includes it.
+    /// The amounts taken here by calls that failed as a whole. The next call on a limit uses up
+    /// this surplus: an adjustment counts the surplus as done and sends only the rest; giving back
+    /// returns the surplus, too.
     surplus: Amounts,
     /// Writes that take tokens and may have been done; after an outage, perhaps they were not even
     /// sent. The permit sends them again under their ids, so they take effect once.
@@ -154,8 +154,8 @@ impl CorrectionLog {
                 self.to_repeat.push(write);
             }
             // The caller stopped waiting, so the call failed as a whole, and nothing tells if the
-            // write was made. Its refunds count as made: their part of `surplus_left` becomes
-            // surplus. Its debits count as not made: their part of `surplus_used` is surplus again.
+            // write was made. Its refunds count as made: they leave a surplus (`surplus_left`). Its
+            // debits count as not made: the surplus that they used (`surplus_used`) is there again.
             None => {
                 let not_taken = owned(write.surplus_used.iter().filter(|(limit, _)| {
                     write.amounts.get(*limit).is_some_and(|by| *by > Millitokens::ZERO)
@@ -217,8 +217,9 @@ impl<'a> WriteInFlight<'a> {
         }
     }
 
-    /// Takes the amounts of a change out of the surplus that the write leaves: the call reached all
-    /// its buckets, so the change counts as made, and is no surplus.
+    /// Removes the amounts of a change from the surplus that the write leaves: the call reached all
+    /// its buckets, so its change is no surplus. (`surplus_left` of an adjustment is the change
+    /// itself, less dropped limits, so none remains.)
     pub(super) fn forget_surplus_of(&mut self, change: CorrectionChange<'_>) {
         if let CorrectionChange::Adjust(by) = change {
             let is_there =
