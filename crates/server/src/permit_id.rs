@@ -50,8 +50,8 @@ pub(crate) struct Granted<'a> {
     /// Empty: nothing was taken.
     #[serde(rename = "a", serialize_with = "write_amounts", deserialize_with = "read_amounts")]
     pub(crate) taken: Amounts,
-    /// Stands for the newest corrections with a key that `taken` contains: sent again, they change
-    /// neither the store nor `taken`.
+    /// Short hashes of the newest corrections with a key that `taken` contains: sent again, they
+    /// change neither the store nor `taken`.
     #[serde(rename = "k", default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) corrections: Vec<String>,
     /// The limits that the request brought.
@@ -70,12 +70,12 @@ pub(crate) struct Granted<'a> {
 
 impl Granted<'_> {
     /// Notes a correction that `taken` contains.
-    pub(crate) fn note_correction(&mut self, mark: String) {
-        if !self.corrections.contains(&mark) {
+    pub(crate) fn note_correction(&mut self, short_hash: String) {
+        if !self.corrections.contains(&short_hash) {
             if self.corrections.len() == CORRECTIONS_MAX {
                 self.corrections.remove(0);
             }
-            self.corrections.push(mark);
+            self.corrections.push(short_hash);
         }
     }
 }

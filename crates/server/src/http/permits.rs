@@ -130,7 +130,8 @@ pub(super) async fn adjust(
     // Hashed, because a key may have any characters.
     let once = idempotency_key(&headers)?
         .map(|key| Once { key: format!("{}.{}", granted.name, hash(key)), fingerprint });
-    let is_in_id = once.as_ref().is_some_and(|once| granted.corrections.contains(&once.mark()));
+    let is_in_id =
+        once.as_ref().is_some_and(|once| granted.corrections.contains(&once.short_hash()));
     let by = match body {
         // The id already contains this correction.
         _ if is_in_id => Amounts::new(),
@@ -207,10 +208,10 @@ struct Once {
 
 impl Once {
     /// Stands for this correction in the ids that contain it.
-    fn mark(&self) -> String {
-        let mut mark = hash(format!("{}.{}", self.key, self.fingerprint).as_bytes());
-        mark.truncate(8);
-        mark
+    fn short_hash(&self) -> String {
+        let mut hash = hash(format!("{}.{}", self.key, self.fingerprint).as_bytes());
+        hash.truncate(8);
+        hash
     }
 }
 
@@ -279,7 +280,7 @@ async fn correct(
     answer.dropped.sort_unstable();
     answer.dropped.dedup();
     if let Some(once) = once {
-        granted.note_correction(once.mark());
+        granted.note_correction(once.short_hash());
     }
     answer.permit = state.reloadable().ids.sign(&granted);
     Ok(Json(answer))
